@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+# holdfast_module(NAME SOURCES … [HEADERS …] [DEPENDS …] [PRIVATE …])
+#   makes holdfast::NAME (static). HEADERS are the module's public headers, relative to include/holdfast
+#   (default NAME.hpp). A target sees the public headers of what it names and of nothing else: each module's
+#   headers are linked into a folder of their own, so an include against the design's arrows does not compile.
+function(holdfast_module name)
+    cmake_parse_arguments(arg "" "" "SOURCES;HEADERS;DEPENDS;PRIVATE" ${ARGN})
+    if(NOT arg_HEADERS)
+        set(arg_HEADERS ${name}.hpp)
+    endif()
+    set(public ${CMAKE_BINARY_DIR}/headers/${name})
+    foreach(header IN LISTS arg_HEADERS)
+        if(NOT EXISTS ${CMAKE_SOURCE_DIR}/include/holdfast/${header})
+            message(FATAL_ERROR "module ${name}: include/holdfast/${header} does not exist")
+        endif()
+        get_filename_component(folder ${public}/holdfast/${header} DIRECTORY)
+        file(MAKE_DIRECTORY ${folder})
+        file(CREATE_LINK ${CMAKE_SOURCE_DIR}/include/holdfast/${header} ${public}/holdfast/${header} SYMBOLIC)
+        # A generated source includes each public header alone: headers are self-contained.
+        string(MAKE_C_IDENTIFIER ${header} stem)
+        set(probe ${CMAKE_CURRENT_BINARY_DIR}/header_${stem}.cpp)
+        file(CONFIGURE OUTPUT ${probe} CONTENT "#include <holdfast/${header}>\n")
+        list(APPEND arg_SOURCES ${probe})
+    endforeach()
+    add_library(holdfast_${name} STATIC ${arg_SOURCES})
+    add_library(holdfast::${name} ALIAS holdfast_${name})
+    target_include_directories(holdfast_${name} PUBLIC ${public} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+    target_link_libraries(holdfast_${name} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_PRIVATE} holdfast_flags)
+endfunction()
+
+# holdfast_program(NAME bin|libexec SOURCES … DEPENDS …)
+function(holdfast_program name place)
+    cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
+    add_executable(${name} ${arg_SOURCES})
+    target_link_libraries(${name} PRIVATE ${arg_DEPENDS} holdfast_flags)
+    target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+    if(place STREQUAL "bin")
+        set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${HOLDFAST_BIN_DIR})
+        install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+    else()
+        set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${HOLDFAST_LIBEXEC_DIR})
+        install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/holdfast)
+    endif()
+endfunction()
+
+# holdfast_test(NAME SOURCES … DEPENDS … [LABELS …] [TIMEOUT seconds])
+#   one gtest binary per module; every case is a ctest test. `INTERNAL module` lets white-box tests see src/module.
+function(holdfast_test name)
+    cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPENDS;LABELS;INTERNAL" ${ARGN})
+    if(NOT arg_LABELS)
+        set(arg_LABELS fast)
+    endif()
+    if(NOT arg_TIMEOUT)
+        set(arg_TIMEOUT 120)
+    endif()
+    add_executable(${name} ${arg_SOURCES})
+    foreach(module IN LISTS arg_INTERNAL)
+        target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src/${module})
+    endforeach()
+    target_link_libraries(${name} PRIVATE ${arg_DEPENDS} GTest::gmock GTest::gtest_main holdfast_flags)
+    set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+    gtest_discover_tests(
+        ${name}
+        TEST_PREFIX "${name}."
+        DISCOVERY_TIMEOUT 60
+        PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
+endfunction()
