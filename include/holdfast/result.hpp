@@ -111,11 +111,12 @@ template <typename... Args>
     HOLD_TRY_SELECT(__VA_ARGS__, HOLD_TRY_ASSIGN, HOLD_TRY_ASSIGN, HOLD_TRY_ASSIGN,       \
                     HOLD_TRY_VOID, )                                                      \
     (__VA_ARGS__)
-#define HOLD_TRY_VOID(expression)                                                  \
-    do {                                                                           \
-        if (auto hold_result = (expression); !hold_result) {                       \
-            return ::tl::unexpected<::holdfast::Error>(std::move(hold_result).error()); \
-        }                                                                          \
+#define HOLD_TRY_VOID(expression) HOLD_TRY_VOID_AS(HOLD_CONCAT(hold_result_, __COUNTER__), expression)
+#define HOLD_TRY_VOID_AS(name, ...)                                                 \
+    do {                                                                            \
+        if (auto name = (__VA_ARGS__); !name) {                                     \
+            return ::tl::unexpected<::holdfast::Error>(std::move(name).error());    \
+        }                                                                           \
     } while (false)
 #define HOLD_TRY_ASSIGN(declaration, ...) \
     HOLD_TRY_ASSIGN_AS(HOLD_CONCAT(hold_result_, __COUNTER__), declaration, __VA_ARGS__)
