@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Strong ids: a JobId is not a NodeId. Printed bare in JSON and SQL (`42`), with a prefix for people (`job-42`).
+/// Strong ids: a JobId is not a NodeId. Printed bare in JSON and SQL (`42`), with a prefix for
+/// people (`job-42`).
 #pragma once
 
 #include <compare>
@@ -14,9 +15,13 @@ struct Id {
     std::int64_t value = 0;  ///< 0: none
 
     constexpr Id() = default;
+
     constexpr explicit Id(std::int64_t number) : value(number) {}
+
     [[nodiscard]] constexpr bool is_set() const { return value != 0; }
+
     auto operator<=>(const Id&) const = default;
+
     [[nodiscard]] std::string label() const {
         return std::string(Tag::prefix) + "-" + std::to_string(value);
     }
@@ -25,15 +30,19 @@ struct Id {
 struct JobTag {
     static constexpr const char* prefix = "job";
 };
+
 struct TaskTag {
     static constexpr const char* prefix = "task";
 };
+
 struct NodeTag {
     static constexpr const char* prefix = "node";
 };
+
 struct LeaseTag {
     static constexpr const char* prefix = "lease";
 };
+
 struct TokenTag {
     static constexpr const char* prefix = "token";
 };

@@ -35,7 +35,8 @@ enum class Errc : std::uint16_t {
 /// The code with this name; Errc::failed for an unknown one.
 [[nodiscard]] Errc errc_from(std::string_view name);
 
-/// What went wrong. Message: what was tried, on what, why it failed; lower case, no full stop, no secrets.
+/// What went wrong. Message: what was tried, on what, why it failed; lower case, no full stop, no
+/// secrets.
 struct [[nodiscard]] Error {
     Errc code = Errc::failed;
     std::string message;
@@ -48,23 +49,28 @@ struct [[nodiscard]] Error {
         where = std::move(place);
         return *this;
     }
+
     Error&& at(std::string place) && {
         where = std::move(place);
         return std::move(*this);
     }
+
     Error&& advise(std::string what_to_do) && {
         hint = std::move(what_to_do);
         return std::move(*this);
     }
+
     Error&& may_retry() && {
         retryable = true;
         return std::move(*this);
     }
+
     /// Puts context before the message: "start server: open store: ...".
     Error&& within(std::string_view context) && {
         message = fmt::format("{}: {}", context, message);
         return std::move(*this);
     }
+
     /// One line for people: message, then where and hint if present.
     [[nodiscard]] std::string describe() const;
 };
@@ -107,30 +113,31 @@ template <typename... Args>
 /// HOLD_TRY(expression) or HOLD_TRY(declaration, expression): returns early with the error.
 /// (An expression may hold up to two commas of its own, as in `f<A, B>(x)`.)
 #define HOLD_TRY_SELECT(a, b, c, d, chosen, ...) chosen
-#define HOLD_TRY(...)                                                                     \
-    HOLD_TRY_SELECT(__VA_ARGS__, HOLD_TRY_ASSIGN, HOLD_TRY_ASSIGN, HOLD_TRY_ASSIGN,       \
-                    HOLD_TRY_VOID, )                                                      \
+#define HOLD_TRY(...)                                                               \
+    HOLD_TRY_SELECT(__VA_ARGS__, HOLD_TRY_ASSIGN, HOLD_TRY_ASSIGN, HOLD_TRY_ASSIGN, \
+                    HOLD_TRY_VOID, )                                                \
     (__VA_ARGS__)
-#define HOLD_TRY_VOID(expression) HOLD_TRY_VOID_AS(HOLD_CONCAT(hold_result_, __COUNTER__), expression)
-#define HOLD_TRY_VOID_AS(name, ...)                                                 \
-    do {                                                                            \
-        if (auto name = (__VA_ARGS__); !name) {                                     \
-            return ::tl::unexpected<::holdfast::Error>(std::move(name).error());    \
-        }                                                                           \
+#define HOLD_TRY_VOID(expression) \
+    HOLD_TRY_VOID_AS(HOLD_CONCAT(hold_result_, __COUNTER__), expression)
+#define HOLD_TRY_VOID_AS(name, ...)                                              \
+    do {                                                                         \
+        if (auto name = (__VA_ARGS__); !name) {                                  \
+            return ::tl::unexpected<::holdfast::Error>(std::move(name).error()); \
+        }                                                                        \
     } while (false)
 #define HOLD_TRY_ASSIGN(declaration, ...) \
     HOLD_TRY_ASSIGN_AS(HOLD_CONCAT(hold_result_, __COUNTER__), declaration, __VA_ARGS__)
-#define HOLD_TRY_ASSIGN_AS(name, declaration, ...)                              \
-    auto name = (__VA_ARGS__);                                                  \
-    if (!name) {                                                                \
-        return ::tl::unexpected<::holdfast::Error>(std::move(name).error());    \
-    }                                                                           \
+#define HOLD_TRY_ASSIGN_AS(name, declaration, ...)                           \
+    auto name = (__VA_ARGS__);                                               \
+    if (!name) {                                                             \
+        return ::tl::unexpected<::holdfast::Error>(std::move(name).error()); \
+    }                                                                        \
     declaration = std::move(name).value()
 
 /// A bug if false. Stays on in release. Input can never reach it.
-#define HOLD_CHECK(condition, why)                                             \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            ::holdfast::check_failed(__FILE__, __LINE__, #condition, (why));   \
-        }                                                                      \
+#define HOLD_CHECK(condition, why)                                           \
+    do {                                                                     \
+        if (!(condition)) {                                                  \
+            ::holdfast::check_failed(__FILE__, __LINE__, #condition, (why)); \
+        }                                                                    \
     } while (false)

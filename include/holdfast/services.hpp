@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The operating system's services as short transactions on rows: jobs and tasks, leases, nodes, logs, tokens, pools,
-/// training membership. Every function runs inside one store::Tx and decides from rows only; nothing here keeps state.
-/// Source: DBOS (PVLDB 15(1)): OS services as tables and procedures. Leases, fencing and gangs are ours.
+/// The operating system's services as short transactions on rows: jobs and tasks, leases, nodes,
+/// logs, tokens, pools, training membership. Every function runs inside one store::Tx and decides
+/// from rows only; nothing here keeps state. Source: DBOS (PVLDB 15(1)): OS services as tables and
+/// procedures. Leases, fencing and gangs are ours.
 ///
-/// Errors: not_found, bad_state, conflict, denied, stale_lease, no_capacity, invalid_argument; each names the row.
+/// Errors: not_found, bad_state, conflict, denied, stale_lease, no_capacity, invalid_argument; each
+/// names the row.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +20,8 @@
 
 namespace holdfast::services {
 
-// ------------------------------------------------------------------------------------------------- rows
+// -------------------------------------------------------------------------------------------------
+// rows
 
 struct Resources {
     std::int64_t cpus = 1;
@@ -114,25 +117,30 @@ struct LeaseRow {
     std::string secret;
 };
 
-// ------------------------------------------------------------------------------------------------- jobs
+// -------------------------------------------------------------------------------------------------
+// jobs
 
-/// Checks a spec and fills defaults. Errors: invalid_argument or unsupported, `where` names the field.
+/// Checks a spec and fills defaults. Errors: invalid_argument or unsupported, `where` names the
+/// field.
 Result<JobSpec> checked(JobSpec spec);
 
 struct Submitted {
     std::int64_t job = 0;  ///< the job, or the array
     std::vector<JobId> elements;
 };
+
 /// Inserts the job (or the array's elements) and its tasks. `spec` must be checked().
 Result<Submitted> submit(store::Tx& tx, const JobSpec& spec, const std::string& user);
 
 Result<JobRow> find_job(store::ReadTx& tx, JobId job);
+
 struct JobFilter {
     std::vector<std::string> states;  ///< empty: all
     std::string user;
     bool ended = false;
     std::int32_t limit = 1000;
 };
+
 Result<std::vector<JobRow>> list_jobs(store::ReadTx& tx, const JobFilter& filter);
 Result<std::vector<TaskRow>> tasks_of(store::ReadTx& tx, JobId job);
 /// The jobs that an id names: itself, or the elements of an array. Errors: not_found.
@@ -142,48 +150,62 @@ Result<std::vector<JobId>> jobs_named(store::ReadTx& tx, std::int64_t id);
 Result<> cancel(store::Tx& tx, JobId job, const std::string& reason);
 Result<> pause(store::Tx& tx, JobId job);   ///< pending → paused
 Result<> resume(store::Tx& tx, JobId job);  ///< paused → pending
-Result<> set_reason(store::Tx& tx, JobId job, const std::string& reason, const std::string& warning);
+Result<> set_reason(store::Tx& tx, JobId job, const std::string& reason,
+                    const std::string& warning);
 
-// -------------------------------------------------------------------------------------- leases and tasks
+// -------------------------------------------------------------------------------------- leases and
+// tasks
 
 struct Assignment {
     TaskId task;
     NodeId node;
 };
-/// Grants every lease of the gang or none: capacity is checked against rows, GPU slots are chosen, numbers grow.
-/// For a running training job it re-places lost workers only. Errors: no_capacity, bad_state.
-Result<std::vector<LeaseRow>> grant_gang(store::Tx& tx, JobId job, const std::vector<Assignment>& gang);
 
-/// Pre: the caller is the node that holds the lease. Errors: stale_lease when the number no longer holds.
+/// Grants every lease of the gang or none: capacity is checked against rows, GPU slots are chosen,
+/// numbers grow. For a running training job it re-places lost workers only. Errors: no_capacity,
+/// bad_state.
+Result<std::vector<LeaseRow>> grant_gang(store::Tx& tx, JobId job,
+                                         const std::vector<Assignment>& gang);
+
+/// Pre: the caller is the node that holds the lease. Errors: stale_lease when the number no longer
+/// holds.
 Result<LeaseRow> check_lease(store::ReadTx& tx, TaskId task, LeaseId lease);
 
 Result<> task_started(store::Tx& tx, TaskId task, LeaseId lease, std::int64_t pid);
+
 struct TaskEnd {
     std::string state;  ///< completed | failed | cancelled | timeout
     std::int32_t exit_code = 0, signal = 0;
     std::string reason;
 };
-/// Ends the task, deletes its lease, and ends or requeues its job where this decides it (a failed task ends its gang).
-/// A number that no longer holds only confirms that the revoked lease's slots are free.
+
+/// Ends the task, deletes its lease, and ends or requeues its job where this decides it (a failed
+/// task ends its gang). A number that no longer holds only confirms that the revoked lease's slots
+/// are free.
 Result<> task_ended(store::Tx& tx, TaskId task, LeaseId lease, const TaskEnd& end);
 /// The agent says that it no longer runs a revoked lease.
 Result<> confirm_revoked(store::Tx& tx, LeaseId lease);
-/// Leases of a node, and revoked ones that it has not confirmed: what an agent must and must not run.
+/// Leases of a node, and revoked ones that it has not confirmed: what an agent must and must not
+/// run.
 Result<std::vector<LeaseRow>> leases_of_node(store::ReadTx& tx, NodeId node);
 Result<std::vector<LeaseRow>> revoked_of_node(store::ReadTx& tx, NodeId node);
 
-// ------------------------------------------------------------------------------------------------- nodes
+// -------------------------------------------------------------------------------------------------
+// nodes
 
 struct NodeRegistration {
     std::string name, pool = "default", address, version, instance;
     Resources capacity;
 };
-/// First or renewed registration. Errors: conflict when another live instance holds the name (`now - heartbeat <
-/// dead_after_us`), bad_state for a removed node.
-Result<NodeRow> register_node(store::Tx& tx, const NodeRegistration& node, std::int64_t dead_after_us);
+
+/// First or renewed registration. Errors: conflict when another live instance holds the name (`now
+/// - heartbeat < dead_after_us`), bad_state for a removed node.
+Result<NodeRow> register_node(store::Tx& tx, const NodeRegistration& node,
+                              std::int64_t dead_after_us);
 Result<> heartbeat(store::Tx& tx, NodeId node, double load1, std::int64_t memory_available_bytes);
-/// up/draining → down: leases are revoked; tasks are lost; ordinary jobs are requeued or failed by their recovery,
-/// training jobs go on (their workers' tasks become pending again, to be placed when there is room).
+/// up/draining → down: leases are revoked; tasks are lost; ordinary jobs are requeued or failed by
+/// their recovery, training jobs go on (their workers' tasks become pending again, to be placed
+/// when there is room).
 Result<> node_down(store::Tx& tx, NodeId node, const std::string& reason);
 Result<> node_up(store::Tx& tx, NodeId node);
 Result<NodeRow> set_node_state(store::Tx& tx, const std::string& name, const std::string& state,
@@ -197,11 +219,13 @@ struct PoolRow {
     std::string name, description;
     std::int32_t nodes = 0;
 };
+
 Result<> create_pool(store::Tx& tx, const std::string& name, const std::string& description);
 Result<> delete_pool(store::Tx& tx, const std::string& name);
 Result<std::vector<PoolRow>> list_pools(store::ReadTx& tx);
 
-// ------------------------------------------------------------------------------------------------- tokens
+// -------------------------------------------------------------------------------------------------
+// tokens
 
 struct TokenRow {
     TokenId id;
@@ -209,7 +233,9 @@ struct TokenRow {
     std::int64_t created_us = 0, expires_us = 0;
     bool revoked = false;
 };
-/// Only the hash is stored. `secret` is made by the caller from Env's randomness (256 bits, text "hf_…").
+
+/// Only the hash is stored. `secret` is made by the caller from Env's randomness (256 bits, text
+/// "hf_…").
 Result<TokenId> create_token(store::Tx& tx, const TokenRow& token, const std::string& secret);
 /// Errors: unauthenticated (unknown, expired, revoked, used enrolment).
 Result<TokenRow> authenticate(store::ReadTx& tx, const std::string& secret, std::int64_t now_us);
@@ -219,21 +245,26 @@ Result<> enrol_node(store::Tx& tx, const std::string& enrolment_secret, const st
 Result<> revoke_token(store::Tx& tx, TokenId token);
 Result<std::vector<TokenRow>> list_tokens(store::ReadTx& tx);
 
-// --------------------------------------------------------------------------------------------------- logs
+// ---------------------------------------------------------------------------------------------------
+// logs
 
-/// Appends a task's output at `offset` of this lease; repeats are ignored, gaps refused. A task keeps at most
-/// kLogBytesMax; later output is dropped and a line says so. Returns the offset below which all is stored.
+/// Appends a task's output at `offset` of this lease; repeats are ignored, gaps refused. A task
+/// keeps at most kLogBytesMax; later output is dropped and a line says so. Returns the offset below
+/// which all is stored.
 inline constexpr std::int64_t kLogBytesMax = 64 << 20;
-Result<std::int64_t> append_log(store::Tx& tx, TaskId task, LeaseId lease, const std::string& stream,
-                                std::int64_t offset, const std::string& text);
+Result<std::int64_t> append_log(store::Tx& tx, TaskId task, LeaseId lease,
+                                const std::string& stream, std::int64_t offset,
+                                const std::string& text);
 
-// ------------------------------------------------------------------------------------------------ training
+// ------------------------------------------------------------------------------------------------
+// training
 
 struct TrainingRunRow {
     JobId job;
     std::int64_t epoch = 0, step = 0;
     std::string state, reason, cluster_key;
 };
+
 struct TrainingWorkerRow {
     std::int32_t pipeline = 0, stage = 0;
     std::string state;
@@ -241,20 +272,23 @@ struct TrainingWorkerRow {
     std::string node, why;
     std::int64_t epoch = 0, at_us = 0;
 };
+
 Result<TrainingRunRow> find_training(store::ReadTx& tx, JobId job);
 Result<std::vector<TrainingWorkerRow>> workers_of(store::ReadTx& tx, JobId job);
-Result<> training_state(store::Tx& tx, JobId job, const std::string& state, const std::string& reason);
-/// Declares a worker dead under its lease: row, lease revoked, task lost and made pending again. Idempotent.
-Result<> worker_dead(store::Tx& tx, JobId job, std::int32_t pipeline, std::int32_t stage, LeaseId lease,
-                     const std::string& why);
+Result<> training_state(store::Tx& tx, JobId job, const std::string& state,
+                        const std::string& reason);
+/// Declares a worker dead under its lease: row, lease revoked, task lost and made pending again.
+/// Idempotent.
+Result<> worker_dead(store::Tx& tx, JobId job, std::int32_t pipeline, std::int32_t stage,
+                     LeaseId lease, const std::string& why);
 /// Begins membership epoch `epoch` (must be the stored one + 1). Errors: stale_epoch.
 Result<> training_epoch(store::Tx& tx, JobId job, std::int64_t epoch, std::int64_t step,
                         const std::vector<TrainingWorkerRow>& live, const std::string& cluster_key,
                         std::int32_t redone);
 Result<> training_step(store::Tx& tx, JobId job, std::int64_t epoch, std::int64_t step, double loss,
                        std::int64_t step_us);
-Result<> training_event(store::Tx& tx, JobId job, const std::string& kind, const std::string& worker,
-                        const std::string& text, std::int64_t epoch, std::int64_t step,
-                        std::int32_t redone);
+Result<> training_event(store::Tx& tx, JobId job, const std::string& kind,
+                        const std::string& worker, const std::string& text, std::int64_t epoch,
+                        std::int64_t step, std::int32_t redone);
 
 }  // namespace holdfast::services
