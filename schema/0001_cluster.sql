@@ -22,6 +22,7 @@ CREATE TABLE node (
     version      TEXT NOT NULL DEFAULT '',
     instance     TEXT NOT NULL DEFAULT '',  -- of the agent that registered last
     epoch        INTEGER NOT NULL DEFAULT 0,  -- grows with each registration
+    wanted       TEXT NOT NULL DEFAULT 'up' CHECK (wanted IN ('up', 'cordoned', 'drained')),  -- by the operator; what a node that was down returns to
     drain_deadline_us INTEGER NOT NULL DEFAULT 0,
     registered_us INTEGER NOT NULL DEFAULT 0
 ) STRICT;
@@ -32,6 +33,12 @@ CREATE TABLE node_heartbeat (
     at_us                  INTEGER NOT NULL,
     load1                  REAL NOT NULL DEFAULT 0,
     memory_available_bytes INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+-- What was asked for. Kept apart from job so that a change of state does not copy the text into the history.
+CREATE TABLE job_spec (
+    id   INTEGER PRIMARY KEY,                   -- the job, or the array whose elements share it
+    spec TEXT NOT NULL                          -- JobSpec as JSON; of an array: without its indices
 ) STRICT;
 
 -- A job array: what `submit` answered. Its elements are jobs of their own (job.array_parent).
@@ -48,7 +55,7 @@ CREATE TABLE job (
     id             INTEGER PRIMARY KEY,
     name           TEXT NOT NULL,
     user           TEXT NOT NULL,
-    pool           TEXT NOT NULL REFERENCES pool (name),
+    pool           TEXT NOT NULL,               -- no reference: a job's history outlives its pool
     state          TEXT NOT NULL CHECK (state IN ('pending', 'running', 'paused', 'completed', 'failed', 'cancelled', 'timeout', 'node_fail')),
     reason         TEXT NOT NULL DEFAULT '',
     priority       INTEGER NOT NULL DEFAULT 0,
@@ -66,7 +73,7 @@ CREATE TABLE job (
     array_parent   INTEGER NOT NULL DEFAULT 0,  -- job_array.id; 0: not an element
     array_index    INTEGER NOT NULL DEFAULT 0,
     warning        TEXT NOT NULL DEFAULT '',    -- of the last placement, shown by `hold why`
-    spec           TEXT NOT NULL                -- JobSpec as JSON
+    spec           INTEGER NOT NULL REFERENCES job_spec (id)
 ) STRICT;
 CREATE INDEX job_by_state ON job (state, priority DESC, id);
 CREATE INDEX job_by_array ON job (array_parent) WHERE array_parent != 0;
@@ -77,7 +84,8 @@ CREATE TABLE task (
     rank      INTEGER NOT NULL,
     state     TEXT NOT NULL CHECK (state IN ('pending', 'leased', 'running', 'completed', 'failed', 'cancelled', 'timeout', 'lost')),
     node      TEXT NOT NULL DEFAULT '',
-    lease     INTEGER NOT NULL DEFAULT 0,
+    lease     INTEGER NOT NULL DEFAULT 0,       -- while leased or running
+    last_lease INTEGER NOT NULL DEFAULT 0,      -- the newest ever granted: output and repeats that come late
     exit_code INTEGER NOT NULL DEFAULT 0,
     signal    INTEGER NOT NULL DEFAULT 0,
     pid       INTEGER NOT NULL DEFAULT 0,
@@ -109,7 +117,12 @@ CREATE INDEX lease_by_job ON lease (job);
 CREATE TABLE lease_revoked (
     id         INTEGER PRIMARY KEY,             -- the fencing number
     task       INTEGER NOT NULL,
+    job        INTEGER NOT NULL,
     node       INTEGER NOT NULL,
+    cpus         INTEGER NOT NULL,
+    memory_bytes INTEGER NOT NULL,
+    gpus         INTEGER NOT NULL,
+    gpu_slots    TEXT NOT NULL DEFAULT '[]',
     revoked_us INTEGER NOT NULL,
     reason     TEXT NOT NULL
 ) STRICT;
@@ -123,6 +136,16 @@ CREATE TABLE log_chunk (
     at_us  INTEGER NOT NULL,
     text   BLOB NOT NULL,
     PRIMARY KEY (task, stream, lease, offset)
+) STRICT, WITHOUT ROWID;
+
+-- How far a stream of output has come, so that an append reads one row.
+CREATE TABLE log_position (
+    task   INTEGER NOT NULL REFERENCES task (id),
+    stream TEXT NOT NULL CHECK (stream IN ('stdout', 'stderr')),
+    lease  INTEGER NOT NULL,
+    offset INTEGER NOT NULL,                    -- everything below has been received
+    stored INTEGER NOT NULL,                    -- bytes kept (the rest was over the limit)
+    PRIMARY KEY (task, stream, lease)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE token (
@@ -156,6 +179,8 @@ CREATE TABLE training_worker (
     node     TEXT NOT NULL DEFAULT '',
     epoch    INTEGER NOT NULL DEFAULT 0,        -- since when in this state
     why      TEXT NOT NULL DEFAULT '',
+    failures INTEGER NOT NULL DEFAULT 0,        -- exits of its own accord since the run last made a step
+    failed_step INTEGER NOT NULL DEFAULT -1,    -- the run's step at the last of them
     at_us    INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (job, pipeline, stage)
 ) STRICT, WITHOUT ROWID;
@@ -187,6 +212,7 @@ CREATE TABLE training_event (
 INSERT INTO history_exempt (name, why) VALUES
     ('node_heartbeat', 'written every second; node.state holds the transitions'),
     ('log_chunk', 'is a log itself'),
+    ('log_position', 'follows log_chunk'),
     ('training_step', 'append-only itself');
 INSERT INTO history_redacted (tbl, col) VALUES
     ('token', 'hash'), ('lease', 'secret'), ('training_run', 'cluster_key');

@@ -37,6 +37,14 @@ struct NodeView {
     };
 
     std::vector<Worker> workers;
+
+    /// Who holds what here, for explanations only; may be left empty.
+    struct Holder {
+        JobId job;
+        Capacity held;
+    };
+
+    std::vector<Holder> holders = {};
 };
 
 struct ClusterView {

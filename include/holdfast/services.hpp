@@ -150,8 +150,27 @@ Result<std::vector<JobId>> jobs_named(store::ReadTx& tx, std::int64_t id);
 Result<> cancel(store::Tx& tx, JobId job, const std::string& reason);
 Result<> pause(store::Tx& tx, JobId job);   ///< pending → paused
 Result<> resume(store::Tx& tx, JobId job);  ///< paused → pending
+/// Writes only what differs; an ended job is left as it is.
 Result<> set_reason(store::Tx& tx, JobId job, const std::string& reason,
                     const std::string& warning);
+
+/// What the placement loop reads: jobs that wait (FIFO: priority, submit time, id), and running
+/// training jobs that lost workers (`repair`: each of `tasks` may be placed alone).
+struct PlaceableJob {
+    JobRow job;
+    std::vector<TaskRow> tasks;  ///< the pending ones
+    bool repair = false;
+};
+
+Result<std::vector<PlaceableJob>> jobs_to_place(store::ReadTx& tx, std::int32_t limit = 1000);
+
+struct ArrayLoad {
+    std::int64_t array = 0;
+    std::int32_t running = 0;
+};
+
+/// Running elements per array; arrays without any are left out.
+Result<std::vector<ArrayLoad>> array_loads(store::ReadTx& tx);
 
 // -------------------------------------------------------------------------------------- leases and
 // tasks
@@ -180,8 +199,10 @@ struct TaskEnd {
 };
 
 /// Ends the task, deletes its lease, and ends or requeues its job where this decides it (a failed
-/// task ends its gang). A number that no longer holds only confirms that the revoked lease's slots
-/// are free.
+/// task ends its gang; a failed training worker is declared dead and placed again, unless it keeps
+/// failing). A number that no longer holds only confirms that the revoked lease's slots are free:
+/// that is success, so the agent's repeats are acknowledged. Errors: stale_lease when the number
+/// was never this task's, not_found, invalid_argument.
 Result<> task_ended(store::Tx& tx, TaskId task, LeaseId lease, const TaskEnd& end);
 /// The agent says that it no longer runs a revoked lease.
 Result<> confirm_revoked(store::Tx& tx, LeaseId lease);
@@ -189,6 +210,25 @@ Result<> confirm_revoked(store::Tx& tx, LeaseId lease);
 /// run.
 Result<std::vector<LeaseRow>> leases_of_node(store::ReadTx& tx, NodeId node);
 Result<std::vector<LeaseRow>> revoked_of_node(store::ReadTx& tx, NodeId node);
+
+/// What a job holds on a node, revoked leases that are not confirmed included.
+struct Holding {
+    NodeId node;
+    JobId job;
+    Resources held;
+    std::int32_t revoked = 0;  ///< leases among them that the agent must still confirm
+};
+
+Result<std::vector<Holding>> holdings(store::ReadTx& tx);
+
+struct PlacedWorker {
+    NodeId node;
+    JobId job;
+    std::int32_t pipeline = 0, stage = 0;
+};
+
+/// Every training worker that holds a lease.
+Result<std::vector<PlacedWorker>> placed_workers(store::ReadTx& tx);
 
 // -------------------------------------------------------------------------------------------------
 // nodes
@@ -198,7 +238,16 @@ struct NodeRegistration {
     Resources capacity;
 };
 
-/// First or renewed registration. Errors: conflict when another live instance holds the name (`now
+/// Makes the row of a node that is expected (state down until it registers); brings a removed name
+/// back. Idempotent for a node that never registered. Errors: conflict when the node is known.
+Result<NodeRow> announce_node(store::Tx& tx, const std::string& name, const std::string& pool);
+/// First or renewed registration; the epoch grows. A node that was down returns to what its
+/// operator wants (up, cordoned, drained). Leases that a smaller capacity cannot hold are revoked.
+/// Afterwards the caller compares leases_of_node and revoked_of_node with what the agent reports:
+/// held but not reported → send StartTask again; revoked and not reported → confirm_revoked;
+/// reported and not held → StopTask. A caller that knows the former instance's connection to be
+/// gone passes 0 for `dead_after_us`. Errors: conflict when another live instance holds the name
+/// (`now
 /// - heartbeat < dead_after_us`), bad_state for a removed node.
 Result<NodeRow> register_node(store::Tx& tx, const NodeRegistration& node,
                               std::int64_t dead_after_us);
@@ -207,7 +256,12 @@ Result<> heartbeat(store::Tx& tx, NodeId node, double load1, std::int64_t memory
 /// their recovery, training jobs go on (their workers' tasks become pending again, to be placed
 /// when there is room).
 Result<> node_down(store::Tx& tx, NodeId node, const std::string& reason);
+/// down → what its operator wants; nothing for a node that is not down.
 Result<> node_up(store::Tx& tx, NodeId node);
+/// Takes every lease of the node back (a drain's deadline, for one); jobs go on as in node_down.
+Result<> evict_node(store::Tx& tx, NodeId node, const std::string& reason);
+/// The operator's wish: up, cordoned, draining (drained at once where nothing runs), or down. A
+/// node that is down stays so and takes the wish when it returns.
 Result<NodeRow> set_node_state(store::Tx& tx, const std::string& name, const std::string& state,
                                const std::string& reason, std::int64_t deadline_us);
 /// Errors: bad_state while tasks run on it.
@@ -273,18 +327,30 @@ struct TrainingWorkerRow {
     std::int64_t epoch = 0, at_us = 0;
 };
 
+/// Events are recorded by the functions below: `worker_dead` (worker_dead, node_down, task_ended),
+/// `began`/`epoch` and `rejoined` (training_epoch), `first_step` (the first step of an epoch after
+/// the first), `finished`, `stalled`, `failed` (training_state). training_event adds others and
+/// ignores one that only repeats the newest of its kind and worker.
 Result<TrainingRunRow> find_training(store::ReadTx& tx, JobId job);
 Result<std::vector<TrainingWorkerRow>> workers_of(store::ReadTx& tx, JobId job);
+/// `finished` and `failed` are final. finished: call it before telling workers to finish; the job
+/// completes when its last worker has exited. failed: the job fails and its leases are revoked.
 Result<> training_state(store::Tx& tx, JobId job, const std::string& state,
                         const std::string& reason);
 /// Declares a worker dead under its lease: row, lease revoked, task lost and made pending again.
 /// Idempotent.
 Result<> worker_dead(store::Tx& tx, JobId job, std::int32_t pipeline, std::int32_t stage,
                      LeaseId lease, const std::string& why);
-/// Begins membership epoch `epoch` (must be the stored one + 1). Errors: stale_epoch.
+/// Begins membership epoch `epoch` (must be the stored one + 1) from version `step`: the run's
+/// state is running, the workers of `live` are live under their leases. Going back behind committed
+/// steps takes their rows back. Errors: stale_epoch; stale_lease when a lease of `live` no longer
+/// holds.
 Result<> training_epoch(store::Tx& tx, JobId job, std::int64_t epoch, std::int64_t step,
                         const std::vector<TrainingWorkerRow>& live, const std::string& cluster_key,
                         std::int32_t redone);
+/// Every stage has completed `step` (counted from 0): training_run.step becomes step + 1. A repeat
+/// is ignored; a late report of an earlier epoch is kept where the step is part of the run. Errors:
+/// stale_epoch.
 Result<> training_step(store::Tx& tx, JobId job, std::int64_t epoch, std::int64_t step, double loss,
                        std::int64_t step_us);
 Result<> training_event(store::Tx& tx, JobId job, const std::string& kind,
