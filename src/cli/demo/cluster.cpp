@@ -15,6 +15,8 @@ namespace {
 constexpr std::int64_t kStartUs = 20 * kSecondUs;
 constexpr std::int64_t kPollUs = 20'000;
 constexpr std::int64_t kStopGraceMs = 5000;
+constexpr const char* kServerPort = "7170";
+constexpr std::size_t kCertificateBytesMax = 64 << 10;
 
 std::string text_of(const v1::SqlValue& value) {
     switch (value.kind_case()) {
@@ -61,12 +63,25 @@ Result<> Cluster::expect_running(ChildProcess& child, const std::string& what,
     return {};
 }
 
+Result<> Cluster::use_namespaces(std::size_t hosts) {
+    HOLD_TRY(namespaces_, Namespaces::make(hosts));
+    return {};
+}
+
 Result<> Cluster::start_server() {
     const std::string log = directory_ + "/server.log";
-    HOLD_TRY(server_,
-             ChildProcess::start({libexec_ + "/hold-server", "--data", directory_ + "/server",
-                                  "--socket", directory_ + "/hold.sock", "--node-dead-ms", "3000"},
-                                 log));
+    std::vector<std::string> arguments;
+    if (namespaces_) {
+        arguments = namespaces_->on_server();
+    }
+    arguments.insert(arguments.end(),
+                     {libexec_ + "/hold-server", "--data", directory_ + "/server", "--socket",
+                      directory_ + "/hold.sock", "--node-dead-ms", "3000"});
+    if (namespaces_) {
+        arguments.insert(arguments.end(),
+                         {"--listen", Namespaces::server_address() + ":" + kServerPort});
+    }
+    HOLD_TRY(server_, ChildProcess::start(arguments, log));
     HOLD_TRY(const auto channel, rpc::make_channel(endpoint_));
     jobs_ = v1::Jobs::NewStub(channel);
     nodes_stub_ = v1::Nodes::NewStub(channel);
@@ -88,39 +103,74 @@ Result<> Cluster::start_server() {
     }
 }
 
-Result<> Cluster::launch_agent(Node& node) {
-    std::vector<std::string> arguments = {libexec_ + "/hold-agent",
-                                          "--server",
-                                          endpoint_.address,
-                                          "--state",
-                                          directory_ + "/" + node.shape.name,
-                                          "--name",
-                                          node.shape.name,
-                                          "--cpus",
-                                          "4",
-                                          "--memory",
-                                          "4G",
-                                          "--kill-tasks-on-exit"};
-    if (node.shape.gpus > 0) {
-        arguments.insert(arguments.end(), {"--gpus", std::to_string(node.shape.gpus)});
+Result<std::vector<std::string>> Cluster::remote_flags(std::size_t index) {
+    // The CA certificate is public; the server's folder is not.
+    Files& files = real_env().files;
+    const std::string ca = directory_ + "/ca.crt";
+    HOLD_TRY(const std::string certificate,
+             files.read_file(directory_ + "/server/tls/ca.crt", kCertificateBytesMax));
+    HOLD_TRY(files.write_file_atomic(ca, certificate, 0644));
+    std::vector<std::string> flags = {"--server",  Namespaces::server_address() + ":" + kServerPort,
+                                      "--ca",      ca,
+                                      "--address", Namespaces::host_address(index)};
+    const std::string& name = nodes_[index].shape.name;
+    const std::string token_file = directory_ + "/" + name + ".enrol";
+    if (!files.exists(token_file)) {
+        grpc::ClientContext context;
+        v1::NodeRequest request;
+        request.set_name(name);
+        request.set_pool("default");
+        v1::AddNodeResponse response;
+        const grpc::Status status = nodes_stub_->Add(&context, request, &response);
+        if (!status.ok()) {
+            return fail(rpc::error_from(status, context, "add node " + name, endpoint_));
+        }
+        HOLD_TRY(files.write_file_atomic(token_file, response.enrolment_token(), 0600));
     }
-    HOLD_TRY(node.agent,
-             ChildProcess::start(arguments, directory_ + "/" + node.shape.name + ".log"));
+    flags.insert(flags.end(), {"--enrolment-token-file", token_file});
+    return flags;
+}
+
+Result<> Cluster::launch_agent(std::size_t index) {
+    const NodeShape& shape = nodes_[index].shape;
+    std::vector<std::string> arguments;
+    if (namespaces_) {
+        arguments = namespaces_->on_host(index);
+    }
+    arguments.insert(arguments.end(),
+                     {libexec_ + "/hold-agent", "--state", directory_ + "/" + shape.name, "--name",
+                      shape.name, "--cpus", "4", "--memory", "4G", "--kill-tasks-on-exit"});
+    if (shape.gpus > 0) {
+        arguments.insert(arguments.end(), {"--gpus", std::to_string(shape.gpus)});
+    }
+    if (namespaces_) {
+        HOLD_TRY(const auto flags, remote_flags(index));
+        arguments.insert(arguments.end(), flags.begin(), flags.end());
+    } else {
+        arguments.insert(arguments.end(), {"--server", endpoint_.address});
+    }
+    HOLD_TRY(nodes_[index].agent,
+             ChildProcess::start(arguments, directory_ + "/" + shape.name + ".log"));
     return {};
+}
+
+Result<std::size_t> Cluster::index_of(const std::string& name) const {
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+        if (nodes_[i].shape.name == name) {
+            return i;
+        }
+    }
+    return fail(Errc::not_found, "the demo has no node {}", name);
 }
 
 Result<> Cluster::start_node(const NodeShape& shape) {
     nodes_.push_back(Node{shape, {}});
-    return launch_agent(nodes_.back());
+    return launch_agent(nodes_.size() - 1);
 }
 
 Result<> Cluster::revive_node(const std::string& name) {
-    for (Node& node : nodes_) {
-        if (node.shape.name == name) {
-            return launch_agent(node);
-        }
-    }
-    return fail(Errc::not_found, "revive node {}: the demo has no such node", name);
+    HOLD_TRY(const std::size_t index, index_of(name));
+    return namespaces_ ? namespaces_->set_link(index, true) : launch_agent(index);
 }
 
 Result<> Cluster::wait_for_nodes(std::size_t count) {
@@ -199,27 +249,26 @@ Result<Cluster::Killed> Cluster::kill_node(const std::string& name) {
              sql(fmt::format("SELECT pid, worker FROM task WHERE node = '{}' AND state = 'running' "
                              "ORDER BY worker",
                              name)));
-    for (Node& node : nodes_) {
-        if (node.shape.name != name) {
-            continue;
-        }
-        Killed killed;
-        killed.node = name;
-        killed.at_us = real_env().clock.wall_us();
+    HOLD_TRY(const std::size_t index, index_of(name));
+    Killed killed;
+    killed.node = name;
+    killed.at_us = real_env().clock.wall_us();
+    if (namespaces_) {
+        HOLD_TRY(namespaces_->set_link(index, false));
+    } else {
         // The agent first, so that it cannot report what happens next.
-        node.agent.kill_now();
-        for (const auto& task : tasks) {
-            const auto group = static_cast<pid_t>(std::stol(task.at(0)));
-            if (group > 1) {
-                kill(-group, SIGKILL);
-            }
-            if (!task.at(1).empty()) {
-                killed.workers.push_back(task.at(1));
-            }
-        }
-        return killed;
+        nodes_[index].agent.kill_now();
     }
-    return fail(Errc::not_found, "kill node {}: the demo has no such node", name);
+    for (const auto& task : tasks) {
+        const auto group = static_cast<pid_t>(std::stol(task.at(0)));
+        if (!namespaces_ && group > 1) {
+            kill(-group, SIGKILL);
+        }
+        if (!task.at(1).empty()) {
+            killed.workers.push_back(task.at(1));
+        }
+    }
+    return killed;
 }
 
 void Cluster::stop() {
@@ -228,6 +277,7 @@ void Cluster::stop() {
     }
     nodes_.clear();
     server_.stop(kStopGraceMs);
+    namespaces_.reset();
 }
 
 }  // namespace holdfast::cli::demo

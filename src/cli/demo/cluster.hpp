@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 
 #include "child_process.hpp"
 #include "holdfast.grpc.pb.h"
+#include "namespaces.hpp"
 
 namespace holdfast::cli::demo {
 
@@ -29,6 +31,9 @@ class Cluster {
     Cluster(const Cluster&) = delete;
     Cluster& operator=(const Cluster&) = delete;
 
+    /// Before start_server(): every node becomes a host of its own, which speaks TLS with an
+    /// enrolment token.
+    Result<> use_namespaces(std::size_t hosts);
     /// Starts the server and waits until it answers.
     Result<> start_server();
     Result<> start_node(const NodeShape& shape);
@@ -43,13 +48,14 @@ class Cluster {
     struct Killed {
         std::string node;
         std::vector<std::string> workers;  ///< "pipeline:stage"
-        std::int64_t at_us = 0;            ///< wall clock, just before the first SIGKILL
+        std::int64_t at_us = 0;            ///< wall clock, just before the fault
         std::int64_t step = 0;
     };
 
-    /// SIGKILL to a node's agent and to every process group of its tasks.
+    /// SIGKILL to a node's agent and to every process group of its tasks; with namespaces its link
+    /// goes down.
     Result<Killed> kill_node(const std::string& name);
-    /// Starts the node's agent again on its own state.
+    /// Starts the node's agent again on its own state; with namespaces its link comes up.
     Result<> revive_node(const std::string& name);
 
     [[nodiscard]] const std::string& endpoint() const { return endpoint_.address; }
@@ -63,7 +69,9 @@ class Cluster {
         ChildProcess agent;
     };
 
-    Result<> launch_agent(Node& node);
+    Result<> launch_agent(std::size_t index);
+    Result<std::vector<std::string>> remote_flags(std::size_t index);
+    Result<std::size_t> index_of(const std::string& name) const;
     Result<> expect_running(ChildProcess& child, const std::string& what, const std::string& log);
 
     std::string directory_;
@@ -71,6 +79,7 @@ class Cluster {
     rpc::Endpoint endpoint_;
     ChildProcess server_;
     std::vector<Node> nodes_;
+    std::optional<Namespaces> namespaces_;
     std::unique_ptr<v1::Jobs::Stub> jobs_;
     std::unique_ptr<v1::Nodes::Stub> nodes_stub_;
     std::unique_ptr<v1::System::Stub> system_;

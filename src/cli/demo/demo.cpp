@@ -112,6 +112,9 @@ class Demo {
           cluster_(directory_, options.libexec) {}
 
     Result<Report> run() {
+        if (options_.fault == Fault::link_down) {
+            HOLD_TRY(cluster_.use_namespaces(kNodes.size()));
+        }
         HOLD_TRY(cluster_.start_server());
         for (const NodeShape& node : kNodes) {
             HOLD_TRY(cluster_.start_node(node));
@@ -219,8 +222,9 @@ class Demo {
                 HOLD_TRY(Cluster::Killed killed, cluster_.kill_node(kNodes[index].name));
                 killed.step = job.step();
                 progress_.say(
-                    fmt::format("  killed {} (agent and workers {}) with SIGKILL at step {}",
-                                killed.node, fmt::join(killed.workers, ", "), killed.step));
+                    fmt::format("  {} (agent and workers {}) at step {}: {}", killed.node,
+                                fmt::join(killed.workers, ", "), killed.step,
+                                options_.fault == Fault::sigkill ? "SIGKILL" : "link down"));
                 report_.killed.push_back(std::move(killed));
                 return {};
             }

@@ -15,7 +15,14 @@
 
 namespace holdfast::cli::demo {
 
+/// What happens to a node.
+enum class Fault {
+    sigkill,    ///< its processes die; the kernel closes their sockets
+    link_down,  ///< its host falls silent: no FIN, no RST (namespaces, TLS; needs root)
+};
+
 struct DemoOptions {
+    Fault fault = Fault::sigkill;
     bool json = false;
     std::int64_t steps = 60;
     std::int32_t kills = 1;  ///< nodes killed, one after another
