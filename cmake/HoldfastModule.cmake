@@ -61,7 +61,28 @@ function(holdfast_test name)
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
     gtest_discover_tests(
         ${name}
-        TEST_PREFIX "${name}."
+        TEST_PREFIX "${HOLDFAST_TEST_PREFIX}${name}."
         DISCOVERY_TIMEOUT 60
         PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
+endfunction()
+
+# holdfast_fuzz(NAME SOURCES … DEPENDS … [INTERNAL module …])
+#   fuzz_NAME from a source with LLVMFuzzerTestOneInput. In the preset `fuzz` it is libFuzzer's (./dev fuzz NAME
+#   SECONDS); elsewhere it replays tests/fuzz/NAME/corpus and a fixed set of made-up inputs, as an ordinary test.
+function(holdfast_fuzz name)
+    cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;INTERNAL" ${ARGN})
+    add_executable(fuzz_${name} ${arg_SOURCES})
+    foreach(module IN LISTS arg_INTERNAL)
+        target_include_directories(fuzz_${name} PRIVATE ${CMAKE_SOURCE_DIR}/src/${module})
+    endforeach()
+    target_link_libraries(fuzz_${name} PRIVATE ${arg_DEPENDS} holdfast_flags)
+    set_target_properties(fuzz_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+    if(HOLDFAST_WITH_FUZZ)
+        target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+        return()
+    endif()
+    target_sources(fuzz_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/fuzz/replay_main.cpp)
+    add_test(NAME ${HOLDFAST_TEST_PREFIX}fuzz_${name}.replay
+             COMMAND fuzz_${name} ${CMAKE_SOURCE_DIR}/tests/fuzz/${name}/corpus)
+    set_tests_properties(${HOLDFAST_TEST_PREFIX}fuzz_${name}.replay PROPERTIES LABELS fast TIMEOUT 120)
 endfunction()

@@ -9,6 +9,7 @@ option(HOLDFAST_DEVELOPER "Warnings as errors and developer-only checks" ${holdf
 option(HOLDFAST_WITH_TORCH "Build the libtorch training backend" ON)
 option(HOLDFAST_WITH_TESTS "Build the tests" ON)
 option(HOLDFAST_WITH_BENCH "Build the benchmarks" OFF)
+option(HOLDFAST_WITH_FUZZ "Link the fuzz targets with libFuzzer (clang only)" OFF)
 set(HOLDFAST_SANITIZE "" CACHE STRING "Sanitizers: empty, 'address,undefined' or 'thread'")
 
 # ccache and mold are used when present; neither is required.
@@ -39,6 +40,15 @@ endif()
 if(HOLDFAST_SANITIZE)
     add_compile_options(-fsanitize=${HOLDFAST_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
     add_link_options(-fsanitize=${HOLDFAST_SANITIZE})
+endif()
+
+# Tests of several builds run as one ctest project (./dev test): the name says which build failed.
+if(HOLDFAST_SANITIZE MATCHES thread)
+    set(HOLDFAST_TEST_PREFIX tsan.)
+elseif(HOLDFAST_SANITIZE)
+    set(HOLDFAST_TEST_PREFIX asan.)
+else()
+    set(HOLDFAST_TEST_PREFIX "")
 endif()
 
 function(holdfast_summary)
