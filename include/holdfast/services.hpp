@@ -206,6 +206,9 @@ struct TaskEnd {
 Result<> task_ended(store::Tx& tx, TaskId task, LeaseId lease, const TaskEnd& end);
 /// The agent says that it no longer runs a revoked lease.
 Result<> confirm_revoked(store::Tx& tx, LeaseId lease);
+/// The node does not know of a lease that it should hold (its agent came back without the task):
+/// the slots are free at once, the job goes on as in node_down. Idempotent.
+Result<> lease_lost(store::Tx& tx, TaskId task, LeaseId lease, const std::string& reason);
 /// Leases of a node, and revoked ones that it has not confirmed: what an agent must and must not
 /// run.
 Result<std::vector<LeaseRow>> leases_of_node(store::ReadTx& tx, NodeId node);
@@ -244,9 +247,10 @@ Result<NodeRow> announce_node(store::Tx& tx, const std::string& name, const std:
 /// First or renewed registration; the epoch grows. A node that was down returns to what its
 /// operator wants (up, cordoned, drained). Leases that a smaller capacity cannot hold are revoked.
 /// Afterwards the caller compares leases_of_node and revoked_of_node with what the agent reports:
-/// held but not reported → send StartTask again; revoked and not reported → confirm_revoked;
-/// reported and not held → StopTask. A caller that knows the former instance's connection to be
-/// gone passes 0 for `dead_after_us`. Errors: conflict when another live instance holds the name
+/// leased but not reported → send StartTask again; running but not reported → lease_lost; revoked
+/// and not reported → confirm_revoked; reported and not held → StopTask. A caller that knows the
+/// former instance's connection to be gone passes 0 for `dead_after_us`. Errors: conflict when
+/// another live instance holds the name
 /// (`now
 /// - heartbeat < dead_after_us`), bad_state for a removed node.
 Result<NodeRow> register_node(store::Tx& tx, const NodeRegistration& node,
