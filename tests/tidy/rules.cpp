@@ -129,10 +129,10 @@ bool is_cmake(std::string_view path) {
 
 /// How many columns a line may have; nothing: as many as it likes.
 std::optional<std::size_t> columns_max(std::string_view path) {
-    if (is_cpp(path) || is_script(path)) {
+    if (is_cpp(path)) {
         return 100;
     }
-    if (is_cmake(path) || ends_with_any(path, {".proto", ".def"})) {
+    if (is_script(path) || is_cmake(path) || ends_with_any(path, {".proto", ".def"})) {
         return 120;
     }
     if (path.ends_with(".sql")) {
@@ -288,6 +288,8 @@ std::set<std::string> test_names(const Tree& tree) {
             for (const auto& [name, unused] : matches(text, added)) {
                 names.insert(name);
             }
+        } else if (path.starts_with("tests/e2e/") && path.ends_with(".sh")) {
+            names.insert(fmt::format("e2e.{}", path.substr(10, path.size() - 13)));
         }
     }
     return names;
