@@ -16,6 +16,9 @@ constexpr double kScale = 17592186044416.0;                // 2^44
 constexpr std::uint64_t kExactMagic = 0x31305458454d5553;  // "SUMEXT01"
 constexpr std::uint64_t kFastMagic = 0x31305453464d5553;   // "SUMFST01"
 
+// Below this, gradient · 2^44 is below 2^51: see add_rounded.
+constexpr float kSmall = 127.0F;
+
 // Adam squares the gradient; above this the square is no fp32 number.
 constexpr float kFastLargest = 1e18F;
 
@@ -43,6 +46,25 @@ bool all_within(std::span<const std::int64_t> values, std::int64_t limit) {
         within &= value <= limit && value >= -limit;
     }
     return within;
+}
+
+/// sum += round(gradient · 2^44), halves to even. `small`: every |gradient| < kSmall.
+void add_rounded(std::span<const float> gradient, bool small, std::span<std::int64_t> sum) {
+    if (!small) {
+        for (std::size_t i = 0; i < gradient.size(); ++i) {
+            sum[i] += std::llrint(static_cast<double>(gradient[i]) * kScale);
+        }
+        return;
+    }
+    // Adding 1.5 · 2^52 leaves no bits below one, so the addition rounds, and the integer is in the
+    // low bits. The same result as llrint for magnitudes below 2^51, in a loop that vectorises:
+    // three times as fast.
+    constexpr double kRound = 6755399441055744.0;
+    constexpr auto kBits = std::bit_cast<std::int64_t>(kRound);
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+        const double rounded = static_cast<double>(gradient[i]) * kScale + kRound;
+        sum[i] += std::bit_cast<std::int64_t>(rounded) - kBits;
+    }
 }
 
 /// Names the first value at fault. Slow; only on the way to an error.
@@ -102,10 +124,7 @@ Result<> GradientSums::add(std::span<const float> gradient) {
         return fail(out_of_range(gradient, largest_));
     }
     if (mode_ == Mode::exact) {
-        for (std::size_t i = 0; i < gradient.size(); ++i) {
-            // Exact up to the rounding: a product with a power of two.
-            exact_[i] += std::llrint(static_cast<double>(gradient[i]) * kScale);
-        }
+        add_rounded(gradient, all_within(gradient, kSmall), exact_);
     } else {
         for (std::size_t i = 0; i < gradient.size(); ++i) {
             fast_[i] += gradient[i];

@@ -30,7 +30,7 @@ constexpr std::array kConfigs = {
                            .context = 64,
                            .vocabulary = 256,
                            .sequences = 2,
-                           .learning_rate = 2e-3}},
+                           .learning_rate = 1e-3}},
 };
 
 }  // namespace

@@ -18,10 +18,8 @@
 
 namespace holdfast::training {
 
-/// The backend under test; each test program defines both.
+/// The backend under test; each test program defines it.
 Result<std::unique_ptr<StageModule>> make_stage_under_test(StageOptions options);
-/// Whether results must be the same bytes for every cut of the model.
-bool cut_is_exact();
 
 /// Text with structure to learn: a few words in an order that repeats.
 inline std::string test_text() {

@@ -211,6 +211,29 @@ TEST(ExactSum, ValuesAreMultiplesOfTwoToTheMinus44) {
     EXPECT_EQ(mean, (std::vector<float>{0.25F, -0.125F, 0.0F}));
 }
 
+TEST(ExactSum, RoundingDoesNotDependOnTheLargestValueBesideIt) {
+    // One large value sends the whole gradient through the slower rounding.
+    std::vector<float> gradient;
+    for (std::uint64_t i = 0; i < 5000; ++i) {
+        const int exponent = static_cast<int>(i % 56) - 50;
+        gradient.push_back(static_cast<float>(std::ldexp(keyed_normal(keyed_word({i})), exponent)));
+    }
+    for (const double half : {0.5, 1.5, 2.5, -0.5, -1.5, -2.5}) {
+        gradient.push_back(static_cast<float>(std::ldexp(half, -44)));
+    }
+    gradient.push_back(0.0F);
+    GradientSums small(GradientSums::Mode::exact, gradient.size(), 1);
+    expect_ok(small.add(gradient));
+    gradient.back() = 1000.0F;
+    GradientSums large(GradientSums::Mode::exact, gradient.size(), 1);
+    expect_ok(large.add(gradient));
+    auto expected = small.bytes();
+    const auto got = large.bytes();
+    const std::int64_t last = std::int64_t{1000} << 44U;
+    std::memcpy(expected.data() + expected.size() - sizeof last, &last, sizeof last);
+    EXPECT_EQ(got, expected);
+}
+
 TEST(ExactSum, EveryOrderAndGroupingGivesTheSameBytes) {
     const auto gradients = random_gradients(18, 200);
     GradientSums whole(GradientSums::Mode::exact, 200, 18);

@@ -15,8 +15,7 @@ Result<std::unique_ptr<StageModule>> make_stage_under_test(StageOptions options)
     return make_reference_stage(std::move(options));
 }
 
-bool cut_is_exact() {
-    return true;
+return true;
 }
 
 namespace {
