@@ -15,9 +15,6 @@ Result<std::unique_ptr<StageModule>> make_stage_under_test(StageOptions options)
     return make_reference_stage(std::move(options));
 }
 
-return true;
-}
-
 namespace {
 
 double loss_at(StageModule& stage, const StageOptions& options, const nn::AdamState& state) {
