@@ -189,7 +189,7 @@ CREATE TABLE training_step (
     job          INTEGER NOT NULL REFERENCES job (id),
     step         INTEGER NOT NULL,
     epoch        INTEGER NOT NULL,
-    loss         REAL NOT NULL,
+    loss         REAL,                          -- NULL: not a number, or lost with the workers that knew it
     step_us      INTEGER NOT NULL,              -- slowest worker
     committed_us INTEGER NOT NULL,
     PRIMARY KEY (job, step)
