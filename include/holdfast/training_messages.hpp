@@ -59,7 +59,7 @@ struct WorkerHello {
     std::int64_t epoch = 0;              ///< 0: a fresh worker
     std::int64_t version = -1;           ///< optimizer steps in its parameters; -1: none yet
     std::int64_t previous_version = -1;  ///< what it can roll back to; -1: nothing
-    bool running = false;                ///< it had the Go of that epoch
+    bool running = false;                ///< it had the Go of that epoch and is not interrupted
     std::string data_address;            ///< host:port
     std::string data_hash;
     std::int64_t pid = 0;
