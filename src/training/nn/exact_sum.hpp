@@ -11,7 +11,8 @@
 // depend on the grouping either. Resolution: 2^-44 ≈ 5.7e-14 absolute; Adam normalises gradients,
 // whose useful size is above 1e-9.
 //
-// Mode `fast` adds fp32 instead: half of the bytes on the wire; the last bits depend on the order.
+// Mode `fast` adds fp32 instead: half of the bytes on the wire; the last bits depend on the order,
+// so peers that add each other's sums stay equal only if all add them in the same order.
 #pragma once
 
 #include <cstddef>
