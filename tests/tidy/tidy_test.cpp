@@ -121,10 +121,10 @@ TEST(BannedCalls, InTheProductAndEverywhere) {
         EXPECT_THAT(run(check_banned_calls, "tests/a.cpp", line), IsEmpty()) << line;
         EXPECT_THAT(run(check_banned_calls, "src/server/a.cpp", "// " + line), IsEmpty()) << line;
     }
-    const std::vector<std::string> nowhere = {"std::system(text);",    "popen(text, \"r\");",
-                                              "strcpy(to, from);",     "strcat(to, from);",
-                                              "sprintf(to, \"%d\");",  "int x = rand();",
-                                              "tm* now = gmtime(&t);", "strtok(text, \",\");"};
+    const std::vector<std::string> nowhere = {
+        "std::system(text);", "system(\"ls\");",       "popen(text, \"r\");",
+        "strcpy(to, from);",  "strcat(to, from);",     "sprintf(to, \"%d\");",
+        "int x = rand();",    "tm* now = gmtime(&t);", "strtok(text, \",\");"};
     for (const std::string& line : nowhere) {
         EXPECT_THAT(run(check_banned_calls, "src/base/a.cpp", line), ElementsAre("1:banned-call"))
             << line;
@@ -135,7 +135,8 @@ TEST(BannedCalls, InTheProductAndEverywhere) {
 
 TEST(BannedCalls, WordsInsideOthersAreFree) {
     EXPECT_THAT(run(check_banned_calls, "src/server/a.cpp",
-                    "file_system(x); subsystem(x); operand(y); gmtime_r(&t, &out); \"system(x)\""),
+                    "file_system(x); subsystem(x); system(core), operand(y); gmtime_r(&t, &out); "
+                    "\"system(x)\""),
                 IsEmpty());
 }
 
