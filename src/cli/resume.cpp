@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job_ref.hpp"
+#include "verbs.hpp"
+
+namespace holdfast::cli {
+
+Verb resume_verb() {
+    return {.name = "resume",
+            .summary = "lets paused jobs start",
+            .group = "Jobs",
+            .prints = Prints::list,
+            .declare = [](Flags& flags) -> Command {
+                auto ids = std::make_shared<std::vector<std::string>>();
+                flags.positionals("ID", *ids, "job: 42, job-42, 42_3").completes = Completes::job;
+                return [ids](Session& session) {
+                    return for_each_job(
+                        session, *ids, "resumed",
+                        [](Client& client, std::int64_t id) { return client.resume(id); });
+                };
+            },
+            .examples = {"hold resume 42", "hold resume 42 43_1"}};
+}
+
+}  // namespace holdfast::cli
