@@ -140,7 +140,7 @@ std::optional<std::size_t> columns_max(std::string_view path) {
         return 120;
     }
     if (path.ends_with(".sql")) {
-        return 140;
+        return 160;
     }
     return std::nullopt;
 }

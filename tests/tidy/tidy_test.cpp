@@ -61,8 +61,8 @@ TEST(Layout, ColumnsCountCharacters) {
         two_bytes_each += "\xC3\xA9";
     }
     EXPECT_THAT(run(check_layout, "src/a.cpp", two_bytes_each + "\n"), IsEmpty());
-    EXPECT_THAT(run(check_layout, "a.sql", std::string(140, 'x') + "\n"), IsEmpty());
-    EXPECT_THAT(run(check_layout, "a.sql", std::string(141, 'x') + "\n"), ElementsAre("1:columns"));
+    EXPECT_THAT(run(check_layout, "a.sql", std::string(160, 'x') + "\n"), IsEmpty());
+    EXPECT_THAT(run(check_layout, "a.sql", std::string(161, 'x') + "\n"), ElementsAre("1:columns"));
     EXPECT_THAT(run(check_layout, "a.md", std::string(500, 'x') + "\n"), IsEmpty());
 }
 
