@@ -27,7 +27,7 @@ inline constexpr std::int32_t kPipelinesMax = 256;
 inline constexpr std::int32_t kStagesMax = 64;
 inline constexpr std::int32_t kMicrobatchesMax = 1024;
 /// D × P × M of the largest accepted job: bounds the planner's work and every table of a job.
-inline constexpr std::int64_t kOperationsMax = 1 << 18;
+inline constexpr std::int64_t kOperationsMax = 1 << 17;
 
 struct WorkerName {
     std::int32_t pipeline = 0;

@@ -21,7 +21,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <deque>
 #include <exception>
 #include <limits>
 #include <map>
@@ -82,32 +81,32 @@ struct Queued {
     Tensor dy;
 };
 
-/// One use of a linear layer by one microbatch.
-struct LinearCall {
-    const LinearTensors* tensors = nullptr;
-    std::vector<Queued>* queue = nullptr;
+/// One use of a linear layer by one microbatch. The graph owns it; the queue is the microbatch's,
+/// which owns the graph.
+struct LinearCall : torch::CustomClassHolder {
+    LinearCall(LinearTensors used, std::vector<Queued>* where)
+        : tensors(std::move(used)), queue(where) {}
+
+    LinearTensors tensors;
+    std::vector<Queued>* queue;
 };
 
 struct SplitLinear : torch::autograd::Function<SplitLinear> {
     static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x,
-                          const LinearCall* call) {
+                          const c10::intrusive_ptr<LinearCall>& call) {
         context->save_for_backward({x});
-        // SAFETY: the call lives in the microbatch that owns the graph and is freed after it; a
-        // pointer fits in 64 bits.
-        context->saved_data["call"] =
-            static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(call));
-        return at::addmm(call->tensors->bias, x, call->tensors->weight.t());
+        context->saved_data["call"] = at::IValue::make_capsule(call);
+        return at::addmm(call->tensors.bias, x, call->tensors.weight.t());
     }
 
     static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                    torch::autograd::variable_list gradients) {
-        // SAFETY: as in forward.
-        const auto* call = reinterpret_cast<const LinearCall*>(
-            static_cast<std::intptr_t>(context->saved_data["call"].toInt()));
+        const auto capsule = context->saved_data["call"].toCapsule();
+        const auto& call = static_cast<const LinearCall&>(*capsule);
         const Tensor dy = gradients.at(0).contiguous();
         const Tensor x = context->get_saved_variables().at(0).detach();
-        call->queue->push_back({.slots = call->tensors->slots, .x = x, .dy = dy});
-        return {at::mm(dy, call->tensors->weight), Tensor()};
+        call.queue->push_back({.slots = call.tensors.slots, .x = x, .dy = dy});
+        return {at::mm(dy, call.tensors.weight), Tensor()};
     }
 };
 
@@ -123,7 +122,6 @@ struct Kept {
     Phase phase = Phase::forward_done;
     Batch batch;
     std::vector<Queued> queue;
-    std::deque<LinearCall> calls;
     std::vector<Finished> finished;
     Tensor dembedding;
     double loss = 0;
@@ -275,9 +273,7 @@ Tensor TorchStage::linear(const LinearTensors& tensors, const Tensor& x, Kept& k
     if (mode_ == Backward::coupled) {
         return at::addmm(tensors.bias, x, tensors.weight.t());
     }
-    kept.calls.push_back({.tensors = &tensors, .queue = &kept.queue});
-    const LinearCall* call = &kept.calls.back();
-    return SplitLinear::apply(x, call);
+    return SplitLinear::apply(x, c10::make_intrusive<LinearCall>(tensors, &kept.queue));
 }
 
 Tensor TorchStage::attend(const Tensor& qkv) const {
