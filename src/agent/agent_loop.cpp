@@ -15,7 +15,6 @@
 namespace holdfast::agent {
 namespace {
 
-constexpr const char* kVersion = "0.1.0";
 constexpr std::size_t kTasksMax = 4096;
 constexpr std::size_t kForgottenMax = 4096;
 constexpr std::int64_t kLookPauseUs = 20'000;
@@ -243,7 +242,7 @@ v1::RegisterNode AgentLoop::registration() const {
     v1::RegisterNode node;
     node.set_name(options_.name);
     node.set_pool(options_.pool);
-    node.set_version(kVersion);
+    node.set_version(HOLDFAST_VERSION);
     node.set_address(options_.address);
     node.set_instance(instance_);
     node.mutable_capacity()->set_cpus(machine_.cpus);

@@ -32,6 +32,7 @@ Error error_of(const v1::Error& wire, const std::string& what) {
 bool is_final_refusal(Errc code) {
     switch (code) {
         case Errc::conflict:
+        case Errc::bad_state:  // the node was removed
         case Errc::denied:
         case Errc::unauthenticated:
         case Errc::invalid_argument:

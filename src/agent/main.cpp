@@ -67,6 +67,7 @@ void declare(CLI::App& app, Flags& flags) {
     app.add_option("--log-format", flags.log_format, "json or human")
         ->check(CLI::IsMember({"json", "human"}));
     app.add_option("--log-level", flags.log_level, "debug, info, warn or error");
+    app.set_version_flag("--version", "hold-agent " HOLDFAST_VERSION);
     app.footer(
         "Stopping the agent leaves its tasks running; the next agent on the same --state takes "
         "them over.\n\nExamples:\n"

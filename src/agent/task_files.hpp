@@ -48,11 +48,11 @@ struct LaunchSpec {
     std::int64_t task = 0;
     std::int64_t job = 0;
     std::int64_t lease = 0;
-    std::string user;
-    std::string run;      ///< shell text; empty: `program`
-    std::string program;  ///< path of an executable that the agent's user can read
-    std::map<std::string, std::string> env;
-    std::string workdir;             ///< empty: the task's scratch folder
+    std::string user = {};
+    std::string run = {};      ///< shell text; empty: `program`
+    std::string program = {};  ///< path of an executable that the agent's user can read
+    std::map<std::string, std::string> env = {};
+    std::string workdir = {};        ///< empty: the task's scratch folder
     std::int64_t time_limit_ms = 0;  ///< 0: none
     std::int64_t grace_ms = 10'000;  ///< between SIGTERM and SIGKILL where nothing else is said
     std::int64_t log_bytes_max = 64 << 20;  ///< per stream; more is dropped, and a line says so
@@ -65,7 +65,7 @@ struct LaunchSpec {
 struct LauncherRecord {
     pid_t pid = 0;
     std::uint64_t start_ticks = 0;
-    std::string boot_id;
+    std::string boot_id = {};
     std::int64_t start_us = 0;
 
     bool operator==(const LauncherRecord&) const = default;
@@ -73,19 +73,19 @@ struct LauncherRecord {
 
 struct StopRequest {
     std::int64_t grace_ms = 0;
-    std::string reason;
+    std::string reason = {};
 
     bool operator==(const StopRequest&) const = default;
 };
 
 /// How a task ended.
 struct ExitRecord {
-    std::string state;  ///< completed | failed | cancelled | timeout
-    int exit_code = 0;  ///< 128 + signal where a signal ended it; 126: could not be started
+    std::string state = {};  ///< completed | failed | cancelled | timeout
+    int exit_code = 0;       ///< 128 + signal where a signal ended it; 126: could not be started
     int signal = 0;
     std::int64_t start_us = 0;  ///< 0: it never ran
     std::int64_t end_us = 0;
-    std::string reason;
+    std::string reason = {};
     std::int64_t lost_bytes = 0;  ///< output that no disk took
 
     bool operator==(const ExitRecord&) const = default;
