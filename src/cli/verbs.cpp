@@ -13,7 +13,8 @@ const std::vector<Verb>& all_verbs() {
         node_drain_verb(),   node_undrain_verb(), node_cordon_verb(),  pool_create_verb(),
         pool_list_verb(),    pool_delete_verb(),  token_create_verb(), token_list_verb(),
         token_revoke_verb(), history_verb(),      sql_verb(),          server_verb(),
-        agent_verb(),        completion_verb(),   version_verb(),      help_verb(),
+        agent_verb(),        demo_verb(),         completion_verb(),   version_verb(),
+        help_verb(),
     };
     return kVerbs;
 }

@@ -39,6 +39,7 @@ Verb token_list_verb();
 Verb token_revoke_verb();
 Verb history_verb();
 Verb sql_verb();
+Verb demo_verb();
 Verb completion_verb();
 Verb version_verb();
 Verb help_verb();

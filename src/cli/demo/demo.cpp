@@ -5,7 +5,6 @@
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
-#include <filesystem>
 #include <vector>
 
 #include <fmt/core.h>
@@ -15,7 +14,6 @@
 #include <holdfast/env.hpp>
 
 #include "cluster.hpp"
-#include "report.hpp"
 
 namespace holdfast::cli::demo {
 namespace {
@@ -390,7 +388,7 @@ Result<std::string> make_directory(const DemoOptions& options) {
 
 }  // namespace
 
-Result<int> run_demo(const DemoOptions& options) {
+Result<DemoOutcome> run_demo(const DemoOptions& options) {
     if (options.steps < kStepsMin || options.kills < 0 || options.kills > 4 ||
         options.steps < kStepsMin * (options.kills + 1) / 2) {
         return fail(make_error(Errc::invalid_argument,
@@ -410,14 +408,7 @@ Result<int> run_demo(const DemoOptions& options) {
     if (!report) {
         return fail(std::move(report).error().advise("the logs are in " + directory));
     }
-    const std::string text =
-        options.json ? to_json(*report) + "\n" : to_page(*report, directory, demo.job());
-    fmt::print("{}", text);
-    if (options.remove_directory) {
-        std::error_code ignored;  // a folder left behind in the temporary directory harms nobody
-        std::filesystem::remove_all(directory, ignored);
-    }
-    return report->ok() ? 0 : 1;
+    return DemoOutcome{std::move(*report), directory, demo.job()};
 }
 
 }  // namespace holdfast::cli::demo

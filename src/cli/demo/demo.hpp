@@ -13,6 +13,8 @@
 
 #include <holdfast/result.hpp>
 
+#include "report.hpp"
+
 namespace holdfast::cli::demo {
 
 /// What happens to a node.
@@ -23,20 +25,22 @@ enum class Fault {
 
 struct DemoOptions {
     Fault fault = Fault::sigkill;
-    bool json = false;
     std::int64_t steps = 60;
     std::int32_t kills = 1;  ///< nodes killed, one after another
     std::uint64_t seed = 0;  ///< of the kill; 0: random
     std::string model = "gpt-small";
     std::string backend = "torch";
     std::string directory;  ///< empty: a new one under TMPDIR
-    bool remove_directory =
-        false;            ///< default: kept, with a word on how to look around and delete it
-    std::string libexec;  ///< folder of hold-server and hold-agent
+    std::string libexec;    ///< folder of hold-server and hold-agent
 };
 
-/// Runs it; progress goes to stderr, the report to stdout. Returns the process's exit code: 0, or 1
-/// when a claim fails. Errors: what could not be started, with the log's place.
-Result<int> run_demo(const DemoOptions& options);
+struct DemoOutcome {
+    Report report;
+    std::string directory;  ///< logs and the server's data
+    std::int64_t job = 0;   ///< the training job that was disturbed
+};
+
+/// Runs it; progress goes to stderr. Errors: what could not be started, with the logs' place.
+Result<DemoOutcome> run_demo(const DemoOptions& options);
 
 }  // namespace holdfast::cli::demo

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report.hpp"
 
-#include <nlohmann/json.hpp>
-
 namespace holdfast::cli::demo {
 namespace {
 
@@ -45,9 +43,8 @@ void check_claims(Report& report) {
                       report.array_elements));
 }
 
-std::string to_json(const Report& report) {
+nlohmann::ordered_json to_json(const Report& report) {
     nlohmann::ordered_json json;
-    json["schema"] = 1;
     json["steps"] = report.steps;
     json["workers"] = report.workers;
     json["events"] = report.events;
@@ -78,7 +75,7 @@ std::string to_json(const Report& report) {
     json["array_completed"] = report.array_completed;
     json["failures"] = report.failures;
     json["ok"] = report.ok();
-    return json.dump(2);
+    return json;
 }
 
 std::string to_page(const Report& report, const std::string& directory, std::int64_t job) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "cluster.hpp"
 
 namespace holdfast::cli::demo {
@@ -45,7 +47,7 @@ struct Report {
 /// Fills `failures` from the rest.
 void check_claims(Report& report);
 
-std::string to_json(const Report& report);
+nlohmann::ordered_json to_json(const Report& report);
 /// A page with what happened and how to look further.
 std::string to_page(const Report& report, const std::string& directory, std::int64_t job);
 
