@@ -322,8 +322,7 @@ struct Migration {
 [[nodiscard]] std::span<const Migration> shipped_migrations();
 
 struct StoreOptions {
-    std::string
-        directory;  ///< holds holdfast.db and holdfast.lock; made if missing. Unused in memory
+    std::string directory = {};  ///< of holdfast.db and holdfast.lock; made if missing
     std::span<const Migration> migrations = {};
     Env* env = nullptr;  ///< null: real_env(). Clock and random in every mode; files for the lock
     /// For tests and simulation: no file, no threads; calls, reads and handlers run in the caller's

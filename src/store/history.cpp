@@ -114,11 +114,11 @@ std::string row_json(const std::vector<std::string>& columns, const std::vector<
 std::string key_text(const TableShape& shape, const std::vector<Value>& values) {
     if (shape.key_columns.size() == 1) {
         const Value& value = values[shape.key_columns[0]];
-        if (const auto* text = std::get_if<std::string>(&value)) {
-            return *text;
-        }
         std::string key;
         append_json(key, value);
+        if (const auto* text = std::get_if<std::string>(&value); text != nullptr && key[0] == '"') {
+            return *text;  // bare, as people type it
+        }
         return key;
     }
     std::string key = "[";
