@@ -27,7 +27,7 @@ struct Resources {
     std::int64_t cpus = 1;
     std::int64_t memory_bytes = 0;
     std::int64_t gpus = 0;
-    std::string gpu_type;  ///< empty: any
+    std::string gpu_type = {};  ///< empty: any
     bool operator==(const Resources&) const = default;
 };
 
@@ -135,8 +135,8 @@ Result<Submitted> submit(store::Tx& tx, const JobSpec& spec, const std::string& 
 Result<JobRow> find_job(store::ReadTx& tx, JobId job);
 
 struct JobFilter {
-    std::vector<std::string> states;  ///< empty: all
-    std::string user;
+    std::vector<std::string> states = {};  ///< empty: all
+    std::string user = {};
     bool ended = false;
     std::int32_t limit = 1000;
 };
@@ -195,7 +195,7 @@ Result<> task_started(store::Tx& tx, TaskId task, LeaseId lease, std::int64_t pi
 struct TaskEnd {
     std::string state;  ///< completed | failed | cancelled | timeout
     std::int32_t exit_code = 0, signal = 0;
-    std::string reason;
+    std::string reason = {};
 };
 
 /// Ends the task, deletes its lease, and ends or requeues its job where this decides it (a failed

@@ -89,6 +89,26 @@ Result<> end_job(store::Tx& tx, JobId job, const JobEnd& end) {
     return fail_training_run(tx, job, end.reason);
 }
 
+Result<bool> run_has_finished(store::ReadTx& tx, JobId job) {
+    HOLD_TRY(const auto run,
+             tx.query_one("SELECT 1 FROM training_run WHERE job = $1 AND state = 'finished'", job));
+    return run.has_value();
+}
+
+Result<> complete_if_done(store::Tx& tx, JobId job) {
+    HOLD_TRY(
+        const auto row,
+        tx.query_one("SELECT count(*) FILTER (WHERE state IN ('leased', 'running')) AS active, "
+                     "count(*) FILTER (WHERE state = 'pending') AS pending, EXISTS (SELECT 1 "
+                     "FROM training_run WHERE job = $1 AND state = 'finished') AS finished FROM "
+                     "task WHERE job = $1",
+                     job));
+    if (row->integer("active") > 0 || (row->integer("pending") > 0 && !row->boolean("finished"))) {
+        return {};
+    }
+    return end_job(tx, job, {.state = "completed", .reason = "", .exit_code = 0});
+}
+
 Result<> lose_lease(store::Tx& tx, LeaseId id, Remains remains, const std::string& why) {
     HOLD_TRY(const auto row,
              tx.query_one("SELECT " HOLD_LEASE_COLUMNS " FROM lease WHERE id = $1", id));
@@ -102,6 +122,14 @@ Result<> lose_lease(store::Tx& tx, LeaseId id, Remains remains, const std::strin
         HOLD_TRY(revoke_lease(tx, lease, why));
     } else {
         HOLD_TRY(drop_lease(tx, lease));
+    }
+    HOLD_TRY(const bool finished, run_has_finished(tx, job.id));
+    if (finished) {
+        HOLD_TRY(
+            tx.exec("UPDATE task SET state = 'lost', lease = 0, end_us = $2, reason = $3 "
+                    "WHERE id = $1",
+                    task.id, tx.now_us(), why));
+        return complete_if_done(tx, job.id);
     }
     if (job.recovery == "recycle") {
         return lose_worker(tx, lease, task.worker, why);

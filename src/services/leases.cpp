@@ -220,25 +220,6 @@ Result<> worker_ended(store::Tx& tx, const LeaseRow& lease, const TaskBrief& tas
     return lose_worker(tx, lease, task.worker, why);
 }
 
-/// After a task completed: is this the end of its job?
-Result<> complete_job(store::Tx& tx, JobId job, bool training) {
-    HOLD_TRY(
-        const auto row,
-        tx.query_one("SELECT count(*) FILTER (WHERE state IN ('leased', 'running')) AS active, "
-                     "count(*) FILTER (WHERE state = 'pending') AS pending FROM task WHERE "
-                     "job = $1",
-                     job));
-    if (row->integer("active") > 0 || (!training && row->integer("pending") > 0)) {
-        return {};
-    }
-    return end_job(tx, job, {.state = "completed", .reason = "", .exit_code = 0});
-}
-
-Result<bool> run_has_finished(store::ReadTx& tx, JobId job) {
-    HOLD_TRY(const auto run, tx.query_one("SELECT state FROM training_run WHERE job = $1", job));
-    return run && run->text(0) == "finished";
-}
-
 Result<> end_held_task(store::Tx& tx, const LeaseRow& lease, const TaskBrief& task,
                        const TaskEnd& end) {
     HOLD_TRY(const JobBrief job, find_brief(tx, task.job));
@@ -250,7 +231,7 @@ Result<> end_held_task(store::Tx& tx, const LeaseRow& lease, const TaskBrief& ta
     const bool training = !task.worker.empty();
     HOLD_TRY(const bool finished, run_has_finished(tx, task.job));
     if (training && finished) {
-        return complete_job(tx, task.job, true);  // however its worker went, the run is done
+        return complete_if_done(tx, task.job);  // however its worker went, the run is done
     }
     if (job.recovery == "recycle" && (end.state == "failed" || end.state == "completed")) {
         TaskEnd early = end;
@@ -260,7 +241,7 @@ Result<> end_held_task(store::Tx& tx, const LeaseRow& lease, const TaskBrief& ta
         return worker_ended(tx, lease, task, early);
     }
     if (end.state == "completed") {
-        return complete_job(tx, task.job, false);
+        return complete_if_done(tx, task.job);
     }
     const std::string cause = fmt::format("task {} {}", task.rank, end.state);
     return end_job(tx, task.job,

@@ -40,11 +40,7 @@ Result<> finish_job(store::Tx& tx, JobId job) {
         tx.exec("UPDATE task SET state = 'cancelled', end_us = $2, reason = 'the run finished "
                 "without it' WHERE job = $1 AND state = 'pending'",
                 job, tx.now_us()));
-    HOLD_TRY(const auto held, tx.query_one("SELECT count(*) FROM lease WHERE job = $1", job));
-    if (held->integer(0) > 0) {
-        return {};
-    }
-    return end_job(tx, job, {.state = "completed", .reason = "", .exit_code = 0});
+    return complete_if_done(tx, job);
 }
 
 Result<> begin_worker(store::Tx& tx, JobId job, std::int64_t epoch, std::int64_t step,
