@@ -65,8 +65,8 @@ Result<> end_job(store::Tx& tx, JobId job, const JobEnd& end);
 /// Whether the job's training run has finished; false for an ordinary job.
 Result<bool> run_has_finished(store::ReadTx& tx, JobId job);
 
-/// Completes the job when none of its tasks is left to run: every task completed, or the training
-/// run has finished and no worker is there any more.
+/// Completes the job when none of its tasks is left to run. (A training run that finishes cancels
+/// the workers that still waited for a place.)
 Result<> complete_if_done(store::Tx& tx, JobId job);
 
 /// What is known of a node's former task.
