@@ -23,7 +23,7 @@ namespace {
 }  // namespace
 
 std::string why(const StepFailure& failure, const LaunchSpec& spec, const std::string& workdir) {
-    const std::string text = errno_text(failure.error);
+    std::string text = errno_text(failure.error);
     switch (failure.step) {
         case Step::descriptors:
             return fmt::format("could not arrange the task's descriptors: {}", text);
@@ -45,6 +45,7 @@ std::string why(const StepFailure& failure, const LaunchSpec& spec, const std::s
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
     std::vector<char*> list;
+    list.reserve(texts.size() + 1);
     for (std::string& text : texts) {
         list.push_back(text.data());
     }
@@ -58,7 +59,7 @@ void become_job(const JobStart& job, char* const* arguments, char* const* enviro
     }
     sigset_t none;
     ::sigemptyset(&none);
-    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
     ::umask(022);
     const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     const unsigned first_closed = job.has_secret ? kSecretFd + 1 : kSecretFd;
@@ -97,8 +98,9 @@ std::vector<std::string> environment_of(const LaunchSpec& spec, const Account& a
         env["HOLDFAST_SECRET_FD"] = std::to_string(kSecretFd);
     }
     std::vector<std::string> entries;
+    entries.reserve(env.size());
     for (const auto& [name, value] : env) {
-        entries.push_back(name + "=" + value);
+        entries.push_back(fmt::format("{}={}", name, value));
     }
     return entries;
 }

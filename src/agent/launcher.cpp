@@ -79,7 +79,7 @@ Result<Fd> lock_folder(int folder) {
 void block_signals() {
     sigset_t all;
     ::sigfillset(&all);
-    ::sigprocmask(SIG_SETMASK, &all, nullptr);
+    ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
 }
 
 /// Standard streams of our own: the agent's may be a terminal or a pipe that somebody waits for.
@@ -87,9 +87,14 @@ void redirect_streams(int folder) {
     const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
     const Fd log(::openat(folder, kLauncherLogFile,
                           O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
-    ::dup2(null.get(), STDIN_FILENO);
-    ::dup2(null.get(), STDOUT_FILENO);
-    ::dup2(log.is_open() ? log.get() : null.get(), STDERR_FILENO);
+    const int errors = log.is_open() ? log.get() : null.get();
+    if (null.is_open()) {
+        ::dup2(null.get(), STDIN_FILENO);
+        ::dup2(null.get(), STDOUT_FILENO);
+    }
+    if (errors >= 0) {
+        ::dup2(errors, STDERR_FILENO);
+    }
 }
 
 Result<LaunchSpec> read_spec(int folder, bool secret_passed) {

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "process_tree.hpp"
+#include "descriptor.hpp"
 
 namespace holdfast::agent {
 

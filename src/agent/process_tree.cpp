@@ -5,7 +5,6 @@
 #include <set>
 #include <unordered_map>
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -46,13 +45,6 @@ std::vector<std::string_view> words_after_command(std::string_view line) {
 }
 
 }  // namespace
-
-void Fd::reset(int number) {
-    if (number_ >= 0) {
-        ::close(number_);
-    }
-    number_ = number;
-}
 
 std::string read_kernel_file(const std::string& path, std::size_t bytes_max) {
     const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
@@ -100,20 +92,17 @@ std::optional<Process> read_process(pid_t pid) {
 
 std::vector<Process> all_processes() {
     std::vector<Process> processes;
-    DIR* const folder = ::opendir("/proc");
-    if (folder == nullptr) {
-        return processes;
-    }
-    while (const dirent* entry = ::readdir(folder)) {
+    constexpr std::size_t kEntriesMax = 8 << 20;  // above the kernel's largest pid_max
+    const Fd folder(::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    for (const std::string& name : names_in(folder.get(), kEntriesMax)) {
         pid_t pid = 0;
-        if (!parse_number(std::string_view(entry->d_name), pid)) {
+        if (!parse_number(std::string_view(name), pid)) {
             continue;
         }
         if (const auto process = read_process(pid)) {
             processes.push_back(*process);
         }
     }
-    ::closedir(folder);
     return processes;
 }
 

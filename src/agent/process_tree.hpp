@@ -15,44 +15,9 @@
 
 #include <sys/types.h>
 
+#include "descriptor.hpp"
+
 namespace holdfast::agent {
-
-/// A file descriptor that closes itself.
-class Fd {
-  public:
-    Fd() = default;
-
-    explicit Fd(int number) : number_(number) {}
-
-    Fd(Fd&& other) noexcept : number_(other.release()) {}
-
-    Fd& operator=(Fd&& other) noexcept {
-        if (this != &other) {
-            reset(other.release());
-        }
-        return *this;
-    }
-
-    Fd(const Fd&) = delete;
-    Fd& operator=(const Fd&) = delete;
-
-    ~Fd() { reset(); }
-
-    [[nodiscard]] int get() const { return number_; }
-
-    [[nodiscard]] bool is_open() const { return number_ >= 0; }
-
-    int release() {
-        const int number = number_;
-        number_ = -1;
-        return number;
-    }
-
-    void reset(int number = -1);
-
-  private:
-    int number_ = -1;
-};
 
 struct Process {
     pid_t pid = 0;

@@ -5,20 +5,20 @@
 #include <cstdint>
 #include <vector>
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "process_tree.hpp"
+#include "descriptor.hpp"
 #include "task_files.hpp"
 
 namespace holdfast::agent {
 namespace {
 
 constexpr int kDepthMax = 64;
+constexpr std::size_t kBatch = 1024;
 
 Fd open_below(int parent, const std::string& name) {
     open_how how = {};
@@ -45,7 +45,7 @@ class Remover {
     Result<> empty(int folder, int depth) {
         // Some file systems skip entries when names go away during a listing: until none is left.
         while (true) {
-            const auto names = list(folder);
+            const auto names = names_in(folder, kBatch);
             if (names.empty()) {
                 return {};
             }
@@ -95,29 +95,6 @@ class Remover {
             }
         }
         return fail(Errc::failed, "move {} up to remove it: {}", name, errno_text(errno));
-    }
-
-    static std::vector<std::string> list(int folder) {
-        constexpr std::size_t kBatch = 1024;
-        std::vector<std::string> names;
-        const int copy = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        DIR* const stream = copy >= 0 ? ::fdopendir(copy) : nullptr;
-        if (stream == nullptr) {
-            Fd close_copy(copy);
-            return names;
-        }
-        while (names.size() < kBatch) {
-            const dirent* const entry = ::readdir(stream);
-            if (entry == nullptr) {
-                break;
-            }
-            const std::string name = entry->d_name;
-            if (name != "." && name != "..") {
-                names.push_back(name);
-            }
-        }
-        ::closedir(stream);
-        return names;
     }
 
     int top_;

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <charconv>
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,6 +19,7 @@ constexpr const char* kTokenFile = "node.token";
 constexpr const char* kNodeFile = "node.name";
 constexpr const char* kCaFile = "ca.crt";
 constexpr std::size_t kTokenBytesMax = 4096;
+constexpr std::size_t kFoldersMax = 1 << 20;
 constexpr std::size_t kCertificateBytesMax = 1 << 20;
 
 mode_t folder_mode() {
@@ -43,25 +43,6 @@ Result<Fd> open_own_folder(const std::string& path) {
     // mkdir's mode went through the umask.
     ::fchmod(folder.get(), folder_mode());
     return folder;
-}
-
-std::vector<std::string> names_in(int folder) {
-    std::vector<std::string> names;
-    const int copy = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR* const stream = copy >= 0 ? ::fdopendir(copy) : nullptr;
-    if (stream == nullptr) {
-        const Fd close_copy(copy);
-        return names;
-    }
-    while (const dirent* const entry = ::readdir(stream)) {
-        const std::string name = entry->d_name;
-        if (name != "." && name != "..") {
-            names.push_back(name);
-        }
-    }
-    ::closedir(stream);
-    std::sort(names.begin(), names.end());
-    return names;
 }
 
 }  // namespace
@@ -126,7 +107,7 @@ void StateDir::remove_trash() {
         }
         has_trash_ = false;
         lock.unlock();
-        for (const std::string& name : names_in(trash_.get())) {
+        for (const std::string& name : names_in(trash_.get(), kFoldersMax)) {
             const auto removed = remove_tree(trash_.get(), name);
             if (!removed && removed.error().code != Errc::not_found) {
                 HOLD_EVENT(warn, "trash_not_removed", {"folder", path_ + "/trash/" + name},
@@ -169,7 +150,9 @@ Result<Fd> StateDir::open_task(const std::string& name) {
 }
 
 std::vector<std::string> StateDir::tasks() {
-    return names_in(tasks_.get());
+    std::vector<std::string> names = names_in(tasks_.get(), kFoldersMax);
+    std::sort(names.begin(), names.end());
+    return names;
 }
 
 Result<> StateDir::discard(const std::string& name) {

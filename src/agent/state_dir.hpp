@@ -19,7 +19,7 @@
 #include <holdfast/log.hpp>
 #include <holdfast/result.hpp>
 
-#include "process_tree.hpp"
+#include "descriptor.hpp"
 
 namespace holdfast::agent {
 

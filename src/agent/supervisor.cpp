@@ -17,6 +17,11 @@ namespace {
 
 constexpr std::int64_t kKillAgainUs = 200'000;
 
+const char* signal_text(int signal) {
+    const char* const text = ::sigdescr_np(signal);
+    return text == nullptr ? "unknown" : text;
+}
+
 }  // namespace
 
 ExitRecord Supervisor::run() {
@@ -274,7 +279,7 @@ ExitRecord Supervisor::verdict() const {
     } else if (record.signal != 0) {
         record.state = "failed";
         record.reason =
-            fmt::format("ended by signal {} ({}){}", record.signal, ::strsignal(record.signal),
+            fmt::format("ended by signal {} ({}){}", record.signal, signal_text(record.signal),
                         outside_signal_ ? " after its launcher was asked to stop" : "");
     } else {
         record.state = record.exit_code == 0 ? "completed" : "failed";

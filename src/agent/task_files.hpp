@@ -25,7 +25,7 @@
 
 #include <holdfast/result.hpp>
 
-#include "process_tree.hpp"
+#include "descriptor.hpp"
 
 namespace holdfast::agent {
 

@@ -94,6 +94,19 @@ TEST_F(AgentProcess, RegistersWhatItHas) {
     EXPECT_EQ(running->wait(), 0);
 }
 
+TEST_F(AgentProcess, AsksTheDriverForDevices) {
+    const Program running(
+        {libexec + "/hold-agent", "--server", "unix:" + (base / "hold.sock").string(), "--state",
+         (base / "state").string(), "--name", "n2"},
+        {{"LD_LIBRARY_PATH", HOLD_TEST_DRIVER}});
+    const v1::RegisterNode node = server.registration(1);
+    EXPECT_EQ(node.capacity().gpus(), 3);
+    EXPECT_EQ(node.capacity().gpu_type(), "h100");
+    EXPECT_GE(node.capacity().cpus(), 1);
+    EXPECT_GE(node.capacity().memory_bytes(), 64 << 20);
+    EXPECT_EQ(node.address(), "127.0.0.1");
+}
+
 TEST_F(AgentProcess, RunsATaskAndReportsItsEnd) {
     const auto running = agent();
     v1::StartTask start = task(
