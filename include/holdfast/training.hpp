@@ -214,7 +214,7 @@ class Coordinator {
     /// or a short key_seed.
     static Result<Coordinator> start(TrainingSpec spec, std::map<WorkerName, LeaseId> leases,
                                      CoordinatorOptions options);
-    /// As `start`; then waits up to restore_grace_us (from the first tick or event) for the workers
+    /// As `start`; then waits up to restore_grace_us (from the first tick) for the workers
     /// of the epoch.
     static Result<Coordinator> restore(TrainingSpec spec, const CoordinatorRows& rows,
                                        CoordinatorOptions options);

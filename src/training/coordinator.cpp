@@ -975,7 +975,6 @@ Result<Coordinator> Coordinator::restore(TrainingSpec spec, const CoordinatorRow
 
 CoordinatorEffects Coordinator::handle(const CoordinatorEvent& event, std::int64_t now_us) {
     state_->now = now_us;
-    state_->check_restored();
     std::visit([&](const auto& each) { state_->on_event(each); }, event);
     return std::exchange(state_->out, {});
 }

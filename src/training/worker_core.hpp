@@ -211,7 +211,7 @@ class WorkerCore {
         return options_.self.stage + 1 == options_.spec.stages;
     }
 
-    const WorkerOptions options_;
+    WorkerOptions options_;
     Mode mode_ = Mode::idle;
     bool attached_ = false;
     std::int64_t now_ = 0;
