@@ -75,7 +75,7 @@ CREATE TABLE job (
     warning        TEXT NOT NULL DEFAULT '',    -- of the last placement, shown by `hold why`
     spec           INTEGER NOT NULL REFERENCES job_spec (id)
 ) STRICT;
-CREATE INDEX job_by_state ON job (state, priority DESC, id);
+CREATE INDEX job_by_state ON job (state, priority DESC, submit_us, id);  -- FIFO order without sorting
 CREATE INDEX job_by_array ON job (array_parent) WHERE array_parent != 0;
 
 CREATE TABLE task (
@@ -95,7 +95,7 @@ CREATE TABLE task (
     worker    TEXT NOT NULL DEFAULT '',         -- training: 'pipeline:stage'
     UNIQUE (job, rank)
 ) STRICT;
-CREATE INDEX task_by_state ON task (state) WHERE state IN ('pending', 'leased', 'running');
+CREATE INDEX task_active ON task (job, state) WHERE state IN ('pending', 'leased', 'running');
 
 -- The right to run one task on one node. id is the fencing number: it only grows. One lease per task at most.
 CREATE TABLE lease (

@@ -96,11 +96,11 @@ Result<bool> run_has_finished(store::ReadTx& tx, JobId job) {
 }
 
 Result<> complete_if_done(store::Tx& tx, JobId job) {
-    HOLD_TRY(const auto row,
-             tx.query_one("SELECT count(*) FROM task WHERE job = $1 AND state IN ('pending', "
-                          "'leased', 'running')",
+    HOLD_TRY(const auto left,
+             tx.query_one("SELECT 1 FROM task WHERE job = $1 AND state IN ('pending', 'leased', "
+                          "'running') LIMIT 1",
                           job));
-    if (row->integer(0) > 0) {
+    if (left) {
         return {};
     }
     return end_job(tx, job, {.state = "completed", .reason = "", .exit_code = 0});

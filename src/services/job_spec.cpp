@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t kTasksMax = 10'000;
 constexpr std::size_t kArrayElementsMax = 10'000;
 /// Tasks of one submit over all array elements: about a second of the writer's time.
-constexpr std::int64_t kTasksOfArrayMax = 50'000;
+constexpr std::int64_t kTasksOfArrayMax = 20'000;
 constexpr std::int32_t kArrayIndexMax = 4'000'000;
 constexpr std::size_t kJobNameBytesMax = 200;
 constexpr std::size_t kRunBytesMax = 120U << 10U;  // one argument of execve holds 128 KiB

@@ -56,7 +56,7 @@ TEST(Checked, RefusesWhatIsOutOfBoundsAndNamesTheField) {
         {"array",
          [](JobSpec& s) {
              s.tasks = 1000;
-             for (int i = 0; i < 51; ++i) {
+             for (int i = 0; i < 21; ++i) {
                  s.array.push_back(i);
              }
          }},
