@@ -13,7 +13,7 @@ namespace {
 
 void print_usage(std::FILE* to) {
     std::fputs(
-        "usage: hold-train worker\n"
+        "usage: hold-train [worker]\n"
         "\n"
         "Trains one stage of one pipeline of a job. Agents start it and set HOLDFAST_SERVER, "
         "HOLDFAST_CA,\n"
@@ -28,7 +28,8 @@ void print_usage(std::FILE* to) {
 
 int main(int count, char** arguments) {
     using namespace holdfast;  // NOLINT(google-build-using-namespace): main of one program
-    const std::string_view verb = count == 2 ? arguments[1] : "";
+    // Without a verb it is a worker: so the agents start it.
+    const std::string_view verb = count == 1 ? "worker" : count == 2 ? arguments[1] : "";
     if (verb == "--help" || verb == "-h") {
         print_usage(stdout);
         return 0;
