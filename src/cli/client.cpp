@@ -2,7 +2,8 @@
 #include "client.hpp"
 
 #include <algorithm>
-#include <chrono>
+
+#include <grpc/support/time.h>
 
 #include <holdfast/rpc.hpp>
 
@@ -37,8 +38,8 @@ struct Client::State {
     template <typename Answer, typename Call>
     Result<Answer> call(const std::string& what, std::int64_t limit_us, Call&& attempt) {
         grpc::ClientContext context;
-        context.set_deadline(std::chrono::system_clock::time_point(
-            std::chrono::microseconds(env.clock.wall_us() + limit_us)));
+        // A span, not an instant: the wall clock may be set while we wait.
+        context.set_deadline(gpr_time_from_micros(limit_us, GPR_TIMESPAN));
         rpc::authorize(context, endpoint);
         Answer answer;
         const grpc::Status status = attempt(&context, &answer);

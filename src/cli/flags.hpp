@@ -59,7 +59,7 @@ class Flags {
                                const std::string& help);
     PositionalInfo& positionals(const std::string& name, std::vector<std::string>& into,
                                 const std::string& help);
-    /// Everything after `--`, untouched.
+    /// Everything after `--`, untouched. `name` is for the usage line: "[-- ARG…]".
     void rest(const std::string& name, std::vector<std::string>& into);
 
     /// Errors: invalid_argument; `where` names the flag, `hint` the nearest one that exists.

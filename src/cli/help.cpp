@@ -31,7 +31,7 @@ std::string usage_line(const Verb& verb, const Flags& flags) {
         const std::string name = positional->name + (positional->many ? "…" : "");
         text += positional->required ? " " + name : " [" + name + "]";
     }
-    return flags.rest_name().empty() ? text : text + " -- " + flags.rest_name();
+    return flags.rest_name().empty() ? text : text + " " + flags.rest_name();
 }
 
 /// Every flag of a verb, parsed by nobody: for help, completion and man pages.

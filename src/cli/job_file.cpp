@@ -5,6 +5,7 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <set>
 
 #include "yaml_tree.hpp"
 
@@ -14,13 +15,10 @@ namespace {
 constexpr std::int64_t kWorkersMax = 4096;  // of one dimension
 constexpr std::int64_t kStepsMax = 1'000'000'000;
 
-/// Parts of the design that are not built yet: named when refused.
-const std::map<std::string, std::string, std::less<>> kNotBuilt = {
-    {"account", "accounts"},       {"preemptible", "preemption"},
-    {"min_runtime", "preemption"}, {"topology", "topology constraints"},
-    {"after", "dependencies"},     {"secrets", "secrets"},
-    {"checkpoint", "checkpoints"}, {"notify", "notifications"},
-};
+/// Keys of the design whose part is not built yet: named when refused.
+const std::set<std::string, std::less<>> kNotBuilt = {"account",    "preemptible", "min_runtime",
+                                                      "topology",   "after",       "secrets",
+                                                      "checkpoint", "notify"};
 
 /// Words that other systems use for our keys.
 const std::map<std::string, std::string, std::less<>> kOtherWords = {
@@ -143,10 +141,9 @@ class JobFile {
 
   private:
     Result<> entry(const YamlNode& key, const YamlNode& value) {
-        if (const auto part = kNotBuilt.find(key.text); part != kNotBuilt.end()) {
+        if (kNotBuilt.contains(key.text)) {
             return refuse(key, file_, Errc::unsupported,
-                          fmt::format("`{}`: {} are not built yet", key.text, part->second),
-                          "remove the key");
+                          fmt::format("`{}` is not built yet", key.text), "remove the key");
         }
         if (const auto scalar = kScalars.find(key.text); scalar != kScalars.end()) {
             return scalar_entry(key, value, scalar->second);

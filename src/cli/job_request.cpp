@@ -38,7 +38,7 @@ Result<std::string> parse_workdir(std::string_view text) {
 Result<std::string> parse_recovery(std::string_view text) {
     static const std::vector<std::string> kKnown = {"none", "requeue", "recycle"};
     if (text == "vm") {
-        return fail(make_error(Errc::unsupported, "recovery: vm is not built yet")
+        return fail(make_error(Errc::unsupported, "`vm` is not built yet")
                         .advise("choose none, requeue or recycle"));
     }
     if (std::find(kKnown.begin(), kKnown.end(), text) == kKnown.end()) {

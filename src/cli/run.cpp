@@ -172,7 +172,7 @@ Verb run_verb() {
                 declare_job_flags(flags, options->job);
                 flags.flag("--no-prefix", options->no_prefix,
                            "no [rank] before each line of several tasks");
-                flags.rest("COMMAND [ARG…]", options->command);
+                flags.rest("-- COMMAND [ARG…]", options->command);
                 return [options](Session& session) { return run(session, *options); };
             },
             .examples = {"hold run -N 1 -- hostname",

@@ -180,7 +180,7 @@ Verb submit_verb() {
                 flags.flag("-H,--hold", options->hold, "paused until `hold resume`");
                 flags.flag("-W,--wait", options->wait, "until it has ended; fails if it does");
                 flags.flag("--dry-run", options->dry_run, "check and place, write nothing");
-                flags.rest("ARG…", options->rest);
+                flags.rest("[-- ARG…]", options->rest);
                 return [options](Session& session) { return submit(session, *options); };
             },
             .examples = {"hold submit job.yaml",

@@ -124,6 +124,10 @@ class TreeBuilder : public YAML::EventHandler {
             return;
         }
         if (parent.key) {
+            if (node.kind == YamlNode::Kind::null) {  // the parser gives the next token's place
+                node.line = parent.key->line;
+                node.column = parent.key->column;
+            }
             parent.node.entries.emplace_back(std::move(*parent.key), std::move(node));
             parent.key.reset();
             return;
