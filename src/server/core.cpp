@@ -2,6 +2,7 @@
 #include "core.hpp"
 
 #include <array>
+#include <optional>
 
 #include <holdfast/log.hpp>
 #include <holdfast/services.hpp>
@@ -9,17 +10,21 @@
 namespace holdfast::server {
 namespace {
 
-/// The token of `authorization: Bearer …`; empty when there is none.
-std::string bearer_token(const grpc::ServerContext& context) {
+/// The token of `authorization: Bearer …`; nothing without such metadata; empty, which is nobody's
+/// token, for metadata of another form: who shows a broken token is not taken for the socket's
+/// peer.
+std::optional<std::string> bearer_token(const grpc::ServerContext& context) {
     constexpr std::string_view kPrefix = "Bearer ";
+    constexpr std::size_t kBytesMax = 512;
     const auto& metadata = context.client_metadata();
     const auto found = metadata.find("authorization");
-    if (found == metadata.end() || metadata.count("authorization") != 1) {
-        return {};
+    if (found == metadata.end()) {
+        return std::nullopt;
     }
     const std::string_view value(found->second.data(), found->second.size());
-    if (value.substr(0, kPrefix.size()) != kPrefix || value.size() > 512) {
-        return {};
+    if (metadata.count("authorization") != 1 || value.size() > kBytesMax ||
+        value.substr(0, kPrefix.size()) != kPrefix) {
+        return "";
     }
     return std::string(value.substr(kPrefix.size()));
 }
@@ -54,14 +59,15 @@ Result<Caller> identify(Core& core, const grpc::ServerContext& context, Verb ver
     }
     const std::string peer = context.peer();
     auto local = core.peers.find(peer);
-    const std::string secret = bearer_token(context);
-    if (local && secret.empty()) {
+    const std::optional<std::string> secret = bearer_token(context);
+    if (local && !secret) {
         return local;
     }
     if (!local && local.error().code != Errc::not_found) {
         return local;
     }
-    return caller_by_token(core, secret);  // a token also works on the socket: agents, scripts
+    return caller_by_token(
+        core, secret.value_or(""));  // a token also works on the socket: agents, scripts
 }
 
 struct VerbMetrics {
