@@ -106,6 +106,7 @@ void PlacementLoop::run() {
         dirty_ = false;
         lock.unlock();
         wait_us = kNoLimit;
+        const std::int64_t begun_us = core_.env.clock.steady_us();
         if (auto done = round(); !done) {
             // The rows are as they were; the store may be full or busy.
             HOLD_EVENT(warn, "placement_failed", {"why", done.error()});
@@ -113,8 +114,11 @@ void PlacementLoop::run() {
         } else if (reasons_due_) {
             wait_us = kReasonGapUs;
         }
-        core_.env.clock.sleep_us(kRoundGapUs);  // lets a burst of submits gather
+        // A burst of submits gathers meanwhile, and a long backlog takes a fifth of a core at most.
+        const std::int64_t gap_us =
+            std::clamp(4 * (core_.env.clock.steady_us() - begun_us), kRoundGapUs, kRoundGapMaxUs);
         lock.lock();
+        changed_.wait_for(lock, std::chrono::microseconds(gap_us), [this] { return stopping_; });
     }
 }
 

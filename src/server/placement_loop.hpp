@@ -2,8 +2,9 @@
 // The live loop: deltas wake one thread, which reads the rows, asks placement::decide, and writes
 // leases and reasons. It keeps no copy of anything that it decides on.
 //
-// Wakes are coalesced: a round begins at most every kRoundGapUs, and reasons (which are for people)
-// are written at most every kReasonGapUs, only where they differ, in one relaxed transaction.
+// Wakes are coalesced: after a round of t the next begins no sooner than 4 t, and reasons (which
+// are for people) are written at most every kReasonGapUs, only where they differ, in one relaxed
+// transaction.
 #pragma once
 
 #include <atomic>
@@ -54,6 +55,7 @@ class PlacementLoop {
     void wake();
 
     static constexpr std::int64_t kRoundGapUs = 3'000;
+    static constexpr std::int64_t kRoundGapMaxUs = 250'000;
     static constexpr std::int64_t kReasonGapUs = 300'000;
     static constexpr std::int64_t kRetryGapUs = 500'000;
     static constexpr std::int32_t kJobsPerRound = 1'000;
