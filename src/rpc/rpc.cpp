@@ -26,7 +26,9 @@ grpc::ChannelArguments channel_arguments() {
     arguments.SetMaxSendMessageSize(kMessageBytesMax);
     // Reconnect soon: a restarted server should not wait for gRPC's default of up to two minutes.
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+    // Also how long an attempt may take: a machine under load needs more than the backoff's 100 ms
+    // to accept and greet.
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3000);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
     // Each client owns its connection: programs of one process (tests) must not share one.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
