@@ -140,14 +140,14 @@ std::string render_csv(const Listing& listing, const OutputOptions& options) {
         for (std::size_t i = 0; i < fields.size(); ++i) {
             text += (i == 0 ? "" : ",") + csv_cell(fields[i]);
         }
-        text += "\r\n";
+        text += "\n";
     }
     for (const Row& row : listing.rows) {
         for (std::size_t i = 0; i < fields.size(); ++i) {
             text += i == 0 ? "" : ",";
             text += row.object.contains(fields[i]) ? csv_cell(row.object[fields[i]]) : "";
         }
-        text += "\r\n";
+        text += "\n";
     }
     return text;
 }

@@ -188,20 +188,20 @@ int authorise(void* context, int action, const char* first, const char* second,
         case SQLITE_READ:
             // A table-valued function or subquery has no database; "temp" holds nothing of ours.
             if (text(database) == "temp") {
-                return refuse(watch, "temporary tables");
+                return refuse(watch, "temporary tables are refused");
             }
             return authorise_read(watch, text(first), text(second));
         case SQLITE_FUNCTION:
             if (std::find(kFunctions.begin(), kFunctions.end(), text(second)) != kFunctions.end()) {
                 return SQLITE_OK;
             }
-            return refuse(watch, fmt::format("the function {}", text(second)));
+            return refuse(watch, fmt::format("the function {} is refused", text(second)));
         case SQLITE_ATTACH:
-            return refuse(watch, "ATTACH");
+            return refuse(watch, "ATTACH is refused");
         case SQLITE_PRAGMA:
-            return refuse(watch, fmt::format("PRAGMA {}", text(first)));
+            return refuse(watch, fmt::format("PRAGMA {} is refused", text(first)));
         default:
-            return refuse(watch, "anything but reading");
+            return refuse(watch, "anything but reading is refused");
     }
 }
 
@@ -241,8 +241,8 @@ tl::unexpected<Error> sqlite_failed(sqlite3* database, int code, const Watch& wa
     }
     const char* message = sqlite3_errmsg(database);
     if ((code & 0xff) == SQLITE_AUTH || !watch.refused.empty()) {
-        return fail(Errc::denied, "SQL here only reads: {} is refused ({})",
-                    watch.refused.empty() ? "this" : watch.refused, message);
+        return fail(Errc::denied, "SQL here only reads: {} ({})",
+                    watch.refused.empty() ? "this is refused" : watch.refused, message);
     }
     if ((code & 0xff) == SQLITE_NOMEM || (code & 0xff) == SQLITE_TOOBIG ||
         (code & 0xff) == SQLITE_FULL || (code & 0xff) == SQLITE_IOERR) {
