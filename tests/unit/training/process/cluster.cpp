@@ -17,7 +17,7 @@ namespace holdfast::training {
 namespace {
 
 constexpr const char* kSecret = "the lease's secret";
-constexpr auto kPatience = std::chrono::seconds(60);
+constexpr auto kPatience = std::chrono::seconds(180);
 
 std::int64_t now_us() {
     return real_env().clock.steady_us();

@@ -37,11 +37,11 @@ class Cluster final : public v1::Training::Service {
     void signal(WorkerName worker, int number);
     /// Lets dead workers come back, those of now and of later.
     void allow_returns();
-    bool wait_for_step(std::int64_t step);  ///< until it is committed; false after a minute
+    bool wait_for_step(std::int64_t step);  ///< until it is committed; false after three minutes
     bool wait_for_deaths(std::size_t deaths);
     bool wait_for_rejoined(int rejoined);
     bool wait_finished();
-    /// Waits for a process that is no longer current, by its first placement; -1 after a minute.
+    /// Waits for a process that is no longer current, by its first placement; -1 after three minutes.
     int exit_status(pid_t pid);
     pid_t pid(WorkerName worker);
     std::string phase();
