@@ -292,6 +292,7 @@ LaunchSpec AgentLoop::spec_of(const v1::StartTask& start) const {
     if (start.training_worker()) {
         spec.run.clear();
         spec.program = options_.libexec_dir + "/hold-train";
+        spec.arguments = {"worker"};
         spec.env["HOLDFAST_SERVER"] = options_.server;
         spec.env["HOLDFAST_CA"] = worker_ca_file_;
         spec.env["HOLDFAST_DATA_HOST"] = options_.address;

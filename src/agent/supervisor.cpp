@@ -17,6 +17,15 @@ namespace {
 
 constexpr std::int64_t kKillAgainUs = 200'000;
 
+std::vector<std::string> arguments_of(const LaunchSpec& spec) {
+    if (!spec.run.empty()) {
+        return {"sh", "-c", spec.run};
+    }
+    std::vector<std::string> arguments = {spec.program.substr(spec.program.rfind('/') + 1)};
+    arguments.insert(arguments.end(), spec.arguments.begin(), spec.arguments.end());
+    return arguments;
+}
+
 const char* signal_text(int signal) {
     const char* const text = ::sigdescr_np(signal);
     return text == nullptr ? "unknown" : text;
@@ -118,9 +127,7 @@ Result<> Supervisor::start() {
     const Fd status(ends[0]);
     Fd status_writer(ends[1]);
     JobStart job = {.account = account,
-                    .arguments = spec_.run.empty()
-                                     ? std::vector<std::string>{"hold-train"}
-                                     : std::vector<std::string>{"sh", "-c", spec_.run},
+                    .arguments = arguments_of(spec_),
                     .environment = environment_of(spec_, account),
                     .workdir = workdir,
                     .program = program.get(),

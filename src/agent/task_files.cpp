@@ -69,6 +69,20 @@ class Fields {
         }
     }
 
+    void take(const char* name, std::vector<std::string>& into) {
+        const json* value = find(name, &json::is_array);
+        if (value == nullptr) {
+            return;
+        }
+        for (const json& entry : *value) {
+            if (!entry.is_string()) {
+                complain(fmt::format("has `{}` of the wrong kind", name));
+                return;
+            }
+            into.push_back(entry.get<std::string>());
+        }
+    }
+
     void take(const char* name, std::map<std::string, std::string>& into) {
         const json* value = find(name, &json::is_object);
         if (value == nullptr) {
@@ -170,6 +184,7 @@ std::string to_json(const LaunchSpec& spec) {
                     {"user", spec.user},
                     {"run", spec.run},
                     {"program", spec.program},
+                    {"arguments", spec.arguments},
                     {"env", spec.env},
                     {"workdir", spec.workdir},
                     {"time_limit_ms", spec.time_limit_ms},
@@ -208,6 +223,7 @@ Result<LaunchSpec> launch_spec_from(const std::string& text) {
     fields.take("user", spec.user);
     fields.take("run", spec.run);
     fields.take("program", spec.program);
+    fields.take("arguments", spec.arguments);
     fields.take("env", spec.env);
     fields.take("workdir", spec.workdir);
     fields.take("time_limit_ms", spec.time_limit_ms);

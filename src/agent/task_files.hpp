@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include <holdfast/result.hpp>
 
@@ -51,6 +52,7 @@ struct LaunchSpec {
     std::string user = {};
     std::string run = {};      ///< shell text; empty: `program`
     std::string program = {};  ///< path of an executable that the agent's user can read
+    std::vector<std::string> arguments = {};  ///< of `program`, after its name
     std::map<std::string, std::string> env = {};
     std::string workdir = {};        ///< empty: the task's scratch folder
     std::int64_t time_limit_ms = 0;  ///< 0: none

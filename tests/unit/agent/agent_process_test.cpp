@@ -408,16 +408,18 @@ TEST_F(AgentProcess, StoppedAgentEndsItsTasksWhereAsked) {
 }
 
 TEST_F(AgentProcess, TrainingWorkerGetsItsWorld) {
-    // Stands for hold-train: prints its environment.
+    // Stands for hold-train: a shell that runs the file `worker`, which prints its environment.
     const fs::path programs = base / "programs";
     fs::create_directory(programs);
     ::chmod(programs.c_str(), 0700);  // the job's user cannot even look inside
     fs::create_symlink(libexec + "/hold-launch", programs / "hold-launch");
-    fs::create_symlink("/usr/bin/env", programs / "hold-train");
+    fs::create_symlink("/bin/sh", programs / "hold-train");
     environment["HOLDFAST_LIBEXEC"] = programs.string();
     const auto running = agent({"--address", "10.0.0.1"});
     v1::StartTask start = task(1, 10, "");
     start.set_training_worker(true);
+    start.set_workdir((base / "open").string());
+    std::ofstream(open_file("worker")) << "env; cat <&3 >&2";
     start.set_secret("s3cret");
     (*start.mutable_env())["HOLDFAST_WORKER"] = "0:1";
     server.start_task(start);
@@ -432,6 +434,7 @@ TEST_F(AgentProcess, TrainingWorkerGetsItsWorld) {
         EXPECT_NE(("\n" + output).find("\n" + line + "\n"), std::string::npos) << line;
     }
     EXPECT_EQ(output.find("s3cret"), std::string::npos);
+    EXPECT_EQ(server.output(1, 10, "stderr", 6), "s3cret");
 }
 
 TEST_F(AgentProcess, ScratchBelongsToTheJobsUser) {

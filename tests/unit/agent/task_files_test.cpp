@@ -20,6 +20,7 @@ LaunchSpec sample() {
     spec.lease = 42;
     spec.user = "ada";
     spec.run = "echo \"hé\n\"";
+    spec.arguments = {"one", ""};
     spec.env = {{"A", "1"}, {"EMPTY", ""}, {"LINES", "a\nb=c"}};
     spec.workdir = "/home/ada";
     spec.time_limit_ms = 1500;
