@@ -34,6 +34,13 @@ bool is_ended(const std::string& state) {
 struct Client::State {
     explicit State(Env& machine) : env(machine) {}
 
+    /// The server's own words say what was tried; only a failed transport needs ours.
+    Error error_of(const grpc::Status& status, const grpc::ClientContext& context,
+                   const std::string& what) const {
+        const bool told = context.GetServerTrailingMetadata().count(rpc::kErrorKey) != 0;
+        return rpc::error_from(status, context, told ? "" : what, endpoint);
+    }
+
     /// `call` gets a fresh context and makes one attempt.
     template <typename Answer, typename Call>
     Result<Answer> call(const std::string& what, std::int64_t limit_us, Call&& attempt) {
@@ -44,7 +51,7 @@ struct Client::State {
         Answer answer;
         const grpc::Status status = attempt(&context, &answer);
         if (!status.ok()) {
-            return fail(rpc::error_from(status, context, what, endpoint));
+            return fail(error_of(status, context, what));
         }
         return answer;
     }
@@ -234,9 +241,8 @@ Result<> Client::logs(const v1::LogsRequest& request,
     }
     const grpc::Status status = stream->Finish();
     if (!status.ok()) {
-        return fail(rpc::error_from(status, context,
-                                    fmt::format("read the logs of job-{}", request.job()),
-                                    state_->endpoint));
+        return fail(state_->error_of(status, context,
+                                     fmt::format("read the logs of job-{}", request.job())));
     }
     return {};
 }

@@ -10,7 +10,7 @@
 namespace holdfast::cli {
 namespace {
 
-constexpr std::int64_t kLimitMax = 100'000;
+constexpr std::int64_t kLimitMax = 10'000;
 constexpr std::size_t kChangeWidth = 80;
 
 struct Options {

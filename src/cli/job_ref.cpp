@@ -11,16 +11,23 @@ namespace {
 
 constexpr std::int32_t kElementsMax = 10'000;
 
+}  // namespace
+
 Result<v1::ListJobsResponse> elements_of(Session& session, std::int64_t array) {
     HOLD_TRY(Client * client, session.client());
     v1::ListJobsRequest request;
     request.set_array(array);
     request.set_ended(true);
     request.set_limit(kElementsMax);
-    return client->list_jobs(request);
+    HOLD_TRY(v1::ListJobsResponse rows, client->list_jobs(request));
+    v1::ListJobsResponse elements;
+    for (v1::Job& job : *rows.mutable_jobs()) {
+        if (job.array_parent() == array) {
+            *elements.add_jobs() = std::move(job);
+        }
+    }
+    return elements;
 }
-
-}  // namespace
 
 std::string JobRef::label() const {
     return index ? fmt::format("job-{}_{}", id, *index) : fmt::format("job-{}", id);
@@ -70,7 +77,7 @@ Result<std::int64_t> resolve(Session& session, const JobRef& ref) {
     }
     HOLD_TRY(const v1::ListJobsResponse elements, elements_of(session, ref.id));
     for (const v1::Job& job : elements.jobs()) {
-        if (job.array_parent() == ref.id && job.array_index() == *ref.index) {
+        if (job.array_index() == *ref.index) {
             return job.id();
         }
     }
@@ -87,9 +94,7 @@ Result<std::vector<std::int64_t>> resolve_all(Session& session, const JobRef& re
     HOLD_TRY(const v1::ListJobsResponse elements, elements_of(session, ref.id));
     std::vector<std::int64_t> ids;
     for (const v1::Job& job : elements.jobs()) {
-        if (job.array_parent() == ref.id) {
-            ids.push_back(job.id());
-        }
+        ids.push_back(job.id());
     }
     if (ids.empty()) {
         ids.push_back(ref.id);

@@ -26,6 +26,8 @@ Result<JobRef> parse_job_ref(std::string_view text, bool with_rank = false);
 
 /// The job's own id: asks the server for an element's. Errors: not_found, the server's.
 Result<std::int64_t> resolve(Session& session, const JobRef& ref);
+/// The elements of an array, as rows of a list; none if it is a job. Errors: the server's.
+Result<v1::ListJobsResponse> elements_of(Session& session, std::int64_t array);
 /// The job, or the elements of an array. Errors: not_found, the server's.
 Result<std::vector<std::int64_t>> resolve_all(Session& session, const JobRef& ref);
 

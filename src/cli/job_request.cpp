@@ -444,6 +444,12 @@ Result<> check_work(const JobRequest& request) {
                         .at(request.place("recovery"))
                         .advise("choose none or requeue"));
     }
+    if (request.recovery == "requeue" && request.training) {
+        return fail(make_error(Errc::invalid_argument,
+                               "recovery: requeue is not for training jobs, which go on in place")
+                        .at(request.place("recovery"))
+                        .advise("choose recycle or none"));
+    }
     return {};
 }
 

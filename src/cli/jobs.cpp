@@ -11,7 +11,7 @@ namespace holdfast::cli {
 namespace {
 
 constexpr std::int64_t kLimitDefault = 1000;
-constexpr std::int64_t kLimitMax = 100'000;
+constexpr std::int64_t kLimitMax = 10'000;
 constexpr std::string_view kClearScreen = "\x1b[H\x1b[2J";
 
 struct Options {
@@ -82,8 +82,13 @@ Result<v1::ListJobsResponse> named_jobs(Session& session, const std::vector<std:
     v1::ListJobsResponse jobs;
     for (const std::string& text : ids) {
         HOLD_TRY(const JobRef ref, parse_job_ref(text));
-        HOLD_TRY(const std::vector<std::int64_t> found, resolve_all(session, ref));
-        for (const std::int64_t id : found) {
+        v1::ListJobsResponse elements;
+        if (!ref.index) {
+            HOLD_TRY(elements, elements_of(session, ref.id));
+            jobs.MergeFrom(elements);
+        }
+        if (elements.jobs().empty()) {
+            HOLD_TRY(const std::int64_t id, resolve(session, ref));
             HOLD_TRY(*jobs.add_jobs(), client->get_job(id));
         }
     }

@@ -106,12 +106,25 @@ Json to_json(const v1::Task& task) {
             {"worker", task.worker()}};
 }
 
+namespace {
+
+/// A list gives the shape of the gang only; a whole spec always names its pool.
+bool has_whole_spec(const v1::Job& job) {
+    return !job.spec().pool().empty();
+}
+
+bool is_training(const v1::Job& job) {
+    return job.spec().has_training() || job.epoch() > 0 || job.step() > 0;
+}
+
+}  // namespace
+
 Json to_json(const v1::Job& job) {
     Json tasks = Json::array();
     for (const v1::Task& task : job.tasks()) {
         tasks.push_back(to_json(task));
     }
-    const bool has_loss = job.spec().has_training() && job.step() > 0 && std::isfinite(job.loss());
+    const bool has_loss = is_training(job) && job.step() > 0 && std::isfinite(job.loss());
     return {{"id", job.id()},
             {"name", job.name()},
             {"user", job.user()},
@@ -131,7 +144,7 @@ Json to_json(const v1::Job& job) {
             {"step", job.step()},
             {"loss", has_loss ? Json(job.loss()) : Json(nullptr)},
             {"epoch", job.epoch()},
-            {"spec", to_json(job.spec())},
+            {"spec", has_whole_spec(job) ? to_json(job.spec()) : Json(nullptr)},
             {"task_list", std::move(tasks)}};
 }
 
@@ -274,7 +287,7 @@ Listing job_listing(const google::protobuf::RepeatedPtrField<v1::Job>& jobs, std
                      format_local_time(job.submit_us()),
                      ended ? std::to_string(job.exit_code()) : "-",
                      std::to_string(job.restarts()),
-                     job.spec().has_training() ? std::to_string(job.step()) : "-",
+                     is_training(job) ? std::to_string(job.step()) : "-",
                      loss.is_null() ? "-" : fmt::format("{:.4f}", job.loss()),
                      nodes_or_reason(job)};
         listing.rows.push_back(std::move(row));

@@ -13,7 +13,7 @@
 
 namespace holdfast::cli {
 
-/// `training` and `loss` are null where the job is not a training job or has no step yet.
+/// `loss` is null without a training step, `spec` in lists, `spec.training` for other jobs.
 Json to_json(const v1::Job& job);
 Json to_json(const v1::JobSpec& spec);
 Json to_json(const v1::Task& task);

@@ -9,7 +9,7 @@ namespace holdfast::cli {
 namespace {
 
 constexpr std::size_t kSqlBytesMax = 64 << 10;
-constexpr std::int64_t kRowsMax = 1'000'000;
+constexpr std::int64_t kRowsMax = 100'000;
 
 struct Options {
     std::optional<std::string> sql;

@@ -156,7 +156,12 @@ grpc::Status FakeJobs::List(grpc::ServerContext*, const v1::ListJobsRequest* req
         if (state && (request->ended() || !testing::ended(job)) &&
             (request->user().empty() || request->user() == job.user()) &&
             (request->array() == 0 || request->array() == job.array_parent())) {
-            *response->add_jobs() = job;
+            v1::Job& row = *response->add_jobs();
+            row = job;
+            row.clear_tasks();
+            row.clear_spec();  // as the server: the shape only
+            row.mutable_spec()->set_tasks(job.spec().tasks());
+            row.mutable_spec()->set_tasks_per_node(job.spec().tasks_per_node());
         }
     }
     return grpc::Status::OK;

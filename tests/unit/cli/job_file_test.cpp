@@ -223,6 +223,9 @@ TEST(JobFile, EveryRefusalNamesPlaceAndReason) {
         {"run: x\nrecovery: recycle\n",
          "invalid_argument: recovery: recycle is for training jobs (at job.yaml:2:11); choose none "
          "or requeue"},
+        {"training: {steps: 3}\nrecovery: requeue\n",
+         "invalid_argument: recovery: requeue is not for training jobs, which go on in place (at "
+         "job.yaml:2:11); choose recycle or none"},
         {"run: x\ntraining: {steps: 3}\n",
          "invalid_argument: a training job has no `run` (at job.yaml:1:6); remove run, or remove "
          "training"},

@@ -376,7 +376,7 @@ TEST_F(Verbs, SeveralIdsGoOnAfterAnError) {
     EXPECT_EQ(ran.status, 3);
     EXPECT_EQ(ran.out, "job-42 cancelled\n");
     EXPECT_EQ(ran.err,
-              "hold cancel: error: cancel job-99: there is no job 99\n  at job\n  hint: see "
+              "hold cancel: error: there is no job 99\n  at job\n  hint: see "
               "`hold jobs --all`\n");
 }
 
