@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <holdfast/log.hpp>
 #include <holdfast/services.hpp>
 
 #include "convert.hpp"
@@ -281,6 +282,7 @@ grpc::Status SystemService::Sql(grpc::ServerContext* context, const v1::SqlReque
     // secrets from all, and other people's output, commands and environments from plain users.
     return serve(core_, context, Verb::system_sql, [&](const Caller& caller) -> Result<> {
         const std::int64_t begun_us = core_.env.clock.steady_us();
+        HOLD_EVENT(info, "sql_read", {"user", caller.user}, {"sql", request->sql()});
         HOLD_TRY(sql::Answer answer, core_.sql->run(request->sql(), request->rows_max(),
                                                     request->timeout_ms(), !caller.is_operator()));
         *response = to_proto(std::move(answer));

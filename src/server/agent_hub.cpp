@@ -216,6 +216,7 @@ Result<> AgentHub::serve_stream(const Caller& caller, grpc::ServerContext& conte
     const std::shared_ptr<AgentSession> session = admission->session;
     std::thread worker([&] { session->work(admission->replies); });
     session->read();
+    session->wait_for_work();
     worker.join();
     leave(session);
     if (core_.stopping) {

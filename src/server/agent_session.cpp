@@ -2,6 +2,7 @@
 #include "agent_session.hpp"
 
 #include <algorithm>
+#include <chrono>
 
 #include <holdfast/log.hpp>
 
@@ -139,7 +140,23 @@ bool AgentSession::send(const std::vector<v1::ServerMessage>& messages) {
                        [this](const auto& message) { return stream_.Write(message); });
 }
 
+void AgentSession::wait_for_work() {
+    constexpr std::chrono::seconds kPatience{1};
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, kPatience, [this] { return worked_; })) {
+        context_.TryCancel();
+        changed_.wait(lock, [this] { return worked_; });
+    }
+}
+
 void AgentSession::work(const std::vector<v1::ServerMessage>& first) {
+    converse(first);
+    const std::lock_guard lock(mutex_);
+    worked_ = true;
+    changed_.notify_all();
+}
+
+void AgentSession::converse(const std::vector<v1::ServerMessage>& first) {
     constexpr std::int64_t kRetryUs = 200'000;
     bool is_open = send(first);
     while (is_open) {

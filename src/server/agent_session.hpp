@@ -51,6 +51,8 @@ class AgentSession {
     void wake();
     /// Ends the stream from our side: both threads return.
     void end();
+    /// Returns when work() has, which a peer that does not read cannot prevent.
+    void wait_for_work();
 
   private:
     struct Batch {
@@ -59,6 +61,7 @@ class AgentSession {
         bool is_over = false;
     };
 
+    void converse(const std::vector<v1::ServerMessage>& first);
     Batch take();
     bool send(const std::vector<v1::ServerMessage>& messages);
     Result<std::vector<v1::ServerMessage>> store_messages(
@@ -82,6 +85,7 @@ class AgentSession {
     std::deque<v1::AgentMessage> inbox_;
     bool woken_ = true;  ///< the first look at the rows needs no delta
     bool over_ = false;
+    bool worked_ = false;  ///< work() is through
 
     // Of the working thread only (and of the hub before it starts).
     std::set<std::int64_t> told_;

@@ -22,6 +22,7 @@ struct Flags {
     std::string log_format = "json";
     std::string log_level = "info";
     bool check_config = false;
+    bool print_config = false;
 };
 
 void describe(CLI::App& app, Flags& flags) {
@@ -53,6 +54,8 @@ void describe(CLI::App& app, Flags& flags) {
     app.add_option("--log-level", flags.log_level, "debug, info, warn, error or off")
         ->capture_default_str();
     app.add_flag("--check-config", flags.check_config, "check the flags, start nothing")
+        ->configurable(false);
+    app.add_flag("--print-config", flags.print_config, "print every flag's value, start nothing")
         ->configurable(false);
 }
 
@@ -120,6 +123,10 @@ int main(int argc, char** argv) {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
         return app.exit(error) == 0 ? 0 : 2;
+    }
+    if (flags.print_config) {
+        fmt::print("{}", app.config_to_str(true));
+        return 0;
     }
     return run(flags);
 }

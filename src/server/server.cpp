@@ -290,6 +290,9 @@ void Server::State::stop() {
     core.stopping = true;
     core.bells.ring_all();
     listener.stop();
+    if (core.sql != nullptr) {
+        core.sql->stop();
+    }
     if (core.training != nullptr) {
         core.training->stop();
         core.agents->stop();

@@ -121,13 +121,18 @@ Result<Child> spawn(const std::string& program, std::array<std::string, 5> argum
 /// Feeds the statement and collects the answer. Reading goes on while we write: neither side can
 /// wait for the other.
 Result<std::string> talk(Env& env, Child& child, const std::string& statement,
-                         std::int64_t deadline_us, std::int64_t timeout_ms) {
+                         std::int64_t deadline_us, std::int64_t timeout_ms,
+                         const std::atomic<bool>& stopping) {
+    constexpr std::int64_t kLookUs = 100'000;  // how soon a stopping server is noticed
     fcntl(child.input.get(), F_SETFL, O_NONBLOCK);
     std::string_view rest = statement;
     std::string answer;
     std::array<char, 65536> buffer{};
     while (true) {
         const std::int64_t left_us = deadline_us - env.clock.steady_us();
+        if (stopping) {
+            return fail(make_error(Errc::unavailable, "the server is stopping").may_retry());
+        }
         if (left_us <= 0) {
             return fail(Errc::timed_out, "the statement ran longer than {} ms", timeout_ms);
         }
@@ -136,7 +141,8 @@ Result<std::string> talk(Env& env, Child& child, const std::string& statement,
         if (rest.empty()) {
             child.input.reset();
         }
-        poll(watched.data(), watched.size(), static_cast<int>(left_us / 1000 + 1));
+        poll(watched.data(), watched.size(),
+             static_cast<int>(std::min(left_us, kLookUs) / 1000 + 1));
         if (watched[1].revents != 0) {
             const ssize_t count = write(child.input.get(), rest.data(), rest.size());
             if (count < 0 && errno != EAGAIN) {
@@ -203,7 +209,8 @@ Result<sql::Answer> SqlRunner::run(const std::string& statement, std::int64_t ro
              spawn(program_, {program_, database_, std::to_string(rows_max),
                               std::to_string(timeout_ms), restricted ? "restricted" : "open"}));
     const std::int64_t deadline_us = env_.clock.steady_us() + timeout_ms * 1000 + kSlackUs;
-    HOLD_TRY(const std::string bytes, talk(env_, child, statement, deadline_us, timeout_ms));
+    HOLD_TRY(const std::string bytes,
+             talk(env_, child, statement, deadline_us, timeout_ms, stopping_));
     if (bytes.empty()) {
         return fail(Errc::too_large,
                     "the process that ran the statement died: it needs more memory or time than "

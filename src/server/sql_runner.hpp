@@ -24,11 +24,15 @@ class SqlRunner {
     Result<sql::Answer> run(const std::string& statement, std::int64_t rows_max,
                             std::int64_t timeout_ms, bool restricted);
 
+    /// Statements that run end with `unavailable`; later ones, too.
+    void stop() { stopping_ = true; }
+
   private:
     Env& env_;
     std::string program_;
     std::string database_;
     std::atomic<int> running_{0};
+    std::atomic<bool> stopping_{false};
 };
 
 }  // namespace holdfast::server

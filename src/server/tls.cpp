@@ -161,7 +161,9 @@ Result<Authority> ensure_authority(Env& env, const std::string& folder) {
     }
     Authority authority;
     HOLD_TRY(authority.certificate, read_certificate(env, folder + "/ca.crt"));
-    HOLD_TRY(authority.key, read_key(env, folder + "/ca.key"));
+    if (env.files.exists(folder + "/ca.key")) {
+        HOLD_TRY(authority.key, read_key(env, folder + "/ca.key"));
+    }
     return authority;
 }
 
@@ -221,7 +223,15 @@ Result<TlsFiles> ensure_tls(Env& env, const std::string& folder,
     if (env.files.exists(folder + "/server.crt") && env.files.exists(folder + "/server.key")) {
         HOLD_TRY(const Certificate certificate, read_certificate(env, folder + "/server.crt"));
         HOLD_TRY(const Key key, read_key(env, folder + "/server.key"));
-        is_fine = serves(env, certificate.get(), key, hosts);
+        // Without the CA's key the certificates are the operator's own: used as they are.
+        is_fine = !authority.key || serves(env, certificate.get(), key, hosts);
+    }
+    if (!is_fine && !authority.key) {
+        return fail(make_error(Errc::not_found,
+                               "{} has a ca.crt but neither its ca.key nor a server.crt and "
+                               "server.key of your own",
+                               folder)
+                        .advise("put both there, or remove the folder to have all made anew"));
     }
     if (!is_fine) {
         HOLD_TRY(make_server_certificate(env, folder, authority, hosts));

@@ -2,7 +2,7 @@
 // The server's own certificate authority: DATA/tls holds ca.crt, ca.key, server.crt, server.key
 // (keys with mode 0600), made at the first start with `--listen`. The server's certificate is made
 // anew when it nears its end or does not name the host that is listened on; the authority stays, so
-// clients keep their ca.crt.
+// clients keep their ca.crt. Without ca.key the files are the operator's own and used as they are.
 #pragma once
 
 #include <string>

@@ -36,6 +36,9 @@ training::TrainingSpec spec_of(const services::TrainingSpec& row) {
     return spec;
 }
 
+/// What a worker has to close its stream after it was told to go.
+constexpr std::chrono::seconds kTimeToGo{1};
+
 /// Must survive a power loss before anybody acts on it.
 bool is_durable(const CoordinatorEffect& effect) {
     return std::holds_alternative<WorkerDied>(effect) ||
@@ -150,26 +153,28 @@ void WorkerStream::end() {
 }
 
 void WorkerStream::reader_ended() {
-    {
-        const std::lock_guard lock(mutex_);
-        over_ = true;
-    }
+    std::unique_lock lock(mutex_);
+    over_ = true;
     changed_.notify_all();
+    if (!changed_.wait_for(lock, kTimeToGo, [this] { return written_; })) {
+        context_.TryCancel();
+        changed_.wait(lock, [this] { return written_; });
+    }
 }
 
 void WorkerStream::write() {
-    constexpr std::chrono::seconds kTimeToGo{1};
     std::unique_lock lock(mutex_);
-    while (true) {
+    while (!over_) {
         changed_.wait(lock, [this] { return over_ || finishing_ || !outbox_.empty(); });
         if (over_) {
-            return;
+            break;
         }
         if (outbox_.empty()) {  // finishing: a worker that was told to go closes by itself
-            changed_.wait_for(lock, kTimeToGo, [this] { return over_; });
-            over_ = true;
-            context_.TryCancel();
-            return;
+            if (!changed_.wait_for(lock, kTimeToGo, [this] { return over_; })) {
+                over_ = true;
+                context_.TryCancel();
+            }
+            break;
         }
         const v1::CoordinatorMessage message = std::move(outbox_.front());
         outbox_.pop_front();
@@ -178,6 +183,8 @@ void WorkerStream::write() {
         lock.lock();
         over_ = over_ || !sent;
     }
+    written_ = true;
+    changed_.notify_all();
 }
 
 Result<std::shared_ptr<TrainingRun>> TrainingRun::open(Core& core, JobId job,
@@ -325,6 +332,9 @@ Result<> store_record(store::Tx& tx, JobId job, const CoordinatorEffect& effect,
             },
             [&](const EpochBegan& began) { return store_epoch(tx, job, began, leases); },
             [&](const StepCommitted& step) {
+                if (!step.has_loss) {  // all who knew it died: the step counts, its loss is lost
+                    HOLD_EVENT(warn, "loss_unknown", {"job", job}, {"step", step.step});
+                }
                 return services::training_step(tx, job, step.epoch, step.step,
                                                step.has_loss ? step.loss : 0.0, step.step_us);
             },

@@ -38,7 +38,8 @@ class WorkerStream {
     void end();
     /// The writing thread's body.
     void write();
-    /// The reader is through; write() returns.
+    /// The reader is through; returns when write() has, which a peer that does not read cannot
+    /// prevent.
     void reader_ended();
 
   private:
@@ -52,6 +53,7 @@ class WorkerStream {
     std::deque<v1::CoordinatorMessage> outbox_;
     bool finishing_ = false;
     bool over_ = false;
+    bool written_ = false;  ///< write() is through
 };
 
 class TrainingRun {
