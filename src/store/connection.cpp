@@ -5,7 +5,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <regex>
+#include <utility>
 
 #include "delta_capture.hpp"
 
@@ -69,11 +69,42 @@ std::string_view hint_of(Errc code) {
     }
 }
 
-/// FAIL keeps the rows written before a failure, so that such a statement needs a savepoint.
-bool may_fail_halfway(const std::string& sql) {
-    static const std::regex pattern(R"(\bOR\s+FAIL\b|\bRAISE\s*\(\s*FAIL\b)",
-                                    std::regex::icase | std::regex::optimize);
-    return std::regex_search(sql, pattern);
+bool is_word_letter(char letter) {
+    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
+           (letter >= '0' && letter <= '9') || letter == '_';
+}
+
+char upper(char letter) {
+    return letter >= 'a' && letter <= 'z' ? static_cast<char>(letter - 'a' + 'A') : letter;
+}
+
+/// The next token in capitals; empty for space and comments, `'` for a quoted text or name. Moves
+/// `at`.
+std::string next_word(std::string_view sql, std::size_t& at) {
+    std::string word;
+    while (at < sql.size() && is_word_letter(sql[at])) {
+        word += upper(sql[at++]);
+    }
+    if (!word.empty()) {
+        return word;
+    }
+    const std::size_t start = at++;
+    const char first = sql[start];
+    std::size_t end = at;
+    if (sql.substr(start, 2) == "--") {
+        end = sql.find('\n', start);
+    } else if (sql.substr(start, 2) == "/*") {
+        end = sql.find("*/", start + 2);
+        end = end == std::string_view::npos ? end : end + 2;
+    } else if (first == '\'' || first == '"' || first == '`') {
+        end = sql.find(first, at);
+        end = end == std::string_view::npos ? end : end + 1;
+        word = "'";
+    } else if (first != ' ' && first != '\n' && first != '\t' && first != '\r') {
+        word = first;
+    }
+    at = std::min(end, sql.size());
+    return word;
 }
 
 Value column_value(sqlite3_stmt* statement, int column) {
@@ -104,6 +135,22 @@ Value column_value(sqlite3_stmt* statement, int column) {
 bool is_system_table(std::string_view table) {
     return table.starts_with("sqlite_") ||
            std::find(kSystemTables.begin(), kSystemTables.end(), table) != kSystemTables.end();
+}
+
+bool may_fail_halfway(std::string_view sql) {
+    std::string before;
+    std::string last;
+    for (std::size_t at = 0; at < sql.size();) {
+        std::string word = next_word(sql, at);
+        if (word.empty()) {
+            continue;
+        }
+        if (word == "FAIL" && (last == "OR" || (last == "(" && before == "RAISE"))) {
+            return true;
+        }
+        before = std::exchange(last, std::move(word));
+    }
+    return false;
 }
 
 struct Connection::Statement {
@@ -276,7 +323,7 @@ Result<Connection::Statement*> Connection::prepare(std::string_view sql, Access 
     }
     statement->columns = std::move(columns);
     statement->is_writing = sqlite3_stmt_readonly(statement->handle) == 0;
-    statement->may_fail_halfway = statement->is_writing && may_fail_halfway(std::string(sql));
+    statement->may_fail_halfway = statement->is_writing && store::may_fail_halfway(sql);
     return cache.emplace(sql, std::move(statement)).first->second.get();
 }
 

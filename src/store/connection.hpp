@@ -24,6 +24,9 @@ class DeltaCapture;
 /// Tables that only the store writes.
 [[nodiscard]] bool is_system_table(std::string_view table);
 
+/// The text says OR FAIL or RAISE(FAIL…): a failure keeps the rows written before it.
+[[nodiscard]] bool may_fail_halfway(std::string_view sql);
+
 enum class Access : std::uint8_t {
     caller,     ///< one SELECT, INSERT, UPDATE or DELETE on the application's tables
     migration,  ///< and schema changes; no transaction control

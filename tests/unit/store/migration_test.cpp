@@ -115,6 +115,21 @@ TEST(Migrations, ScriptsKeepToTheRules) {
     EXPECT_EQ(gap.error().message, "migrations: expected version 1, found 2 (two)");
 }
 
+TEST(Statements, ThatKeepHalfAreFound) {
+    for (const std::string_view sql :
+         {"INSERT OR FAIL INTO a VALUES (1)", "update or\n\tfail a set b = 1",
+          "INSERT OR /* x */ FAIL INTO a", "INSERT OR --x\nFAIL INTO a", "RAISE(FAIL, 'x')",
+          "raise ( fail , 'x')", "SELECT '--'; INSERT OR FAIL INTO a",
+          "INSERT OR/*'*/FAIL INTO a"}) {
+        EXPECT_TRUE(may_fail_halfway(sql)) << sql;
+    }
+    for (const std::string_view sql :
+         {"", "INSERT INTO fail VALUES (1)", "SELECT 'or fail'", "-- or fail", "/* or fail",
+          "INSERT OR FAILED", "SELECT \"or\" fail", "RAISE(ABORT, 'or fail')"}) {
+        EXPECT_FALSE(may_fail_halfway(sql)) << sql;
+    }
+}
+
 TEST(Migrations, ChecksumsAreFnv) {
     EXPECT_EQ(script_checksum(""), "cbf29ce484222325");
     EXPECT_EQ(script_checksum("a"), "af63dc4c8601ec8c");
