@@ -303,7 +303,7 @@ Result<> enrol_node(store::Tx& tx, const std::string& enrolment_secret, const st
 Result<> revoke_token(store::Tx& tx, TokenId token);
 Result<std::vector<TokenRow>> list_tokens(store::ReadTx& tx);
 
-// ---------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // logs
 
 /// Appends a task's output at `offset` of this lease; repeats are ignored, gaps refused. A task

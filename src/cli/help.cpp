@@ -282,7 +282,8 @@ _hold() {{
         verb="$verb ${{COMP_WORDS[2]}}"
     fi
     case "$previous" in
-        -o|--output) COMPREPLY=($(compgen -W "table wide json yaml csv name" -- "$current")); return ;;
+        -o|--output)
+            COMPREPLY=($(compgen -W "table wide json yaml csv name" -- "$current")); return ;;
         --token-file|--ca|--file) COMPREPLY=($(compgen -f -- "$current")); return ;;
     esac
     case "$verb" in

@@ -134,7 +134,8 @@ bool is_cmake(std::string_view path) {
 /// How many columns a line may have; nothing: as many as it likes.
 std::optional<std::size_t> columns_max(std::string_view path) {
     if (is_cpp(path)) {
-        return path.starts_with("tests/") ? 140 : 100;  // tests hold tables and raw SQL
+        // Tests and benchmarks hold tables and raw SQL.
+        return starts_with_any(path, {"tests/", "bench/"}) ? 140 : 100;
     }
     if (is_script(path) || is_cmake(path) || ends_with_any(path, {".proto", ".def"})) {
         return 120;
