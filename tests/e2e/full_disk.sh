@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Goal: a server whose disk is full refuses submits with a clear error, lives, and takes submits again once there is room.
+# Goal: a server whose disk is full refuses submits with a clear error, lives, and takes submits again once there is
+# room.
 # Method: the data directory is a small tmpfs, filled up by a file. Needs root to mount: skipped otherwise.
 # shellcheck source-path=SCRIPTDIR source=lib.sh disable=SC2119
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

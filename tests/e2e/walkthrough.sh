@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Goal: every verb of the first release does what its help says, on real programs, and every bad input gets an error that
-# names what, where and what to do.
+# Goal: every verb of the first release does what its help says, on real programs, and every bad input gets an error
+# that names what, where and what to do.
 # shellcheck source-path=SCRIPTDIR source=lib.sh disable=SC2119
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$WORK" || exit 1
