@@ -71,8 +71,10 @@ void append_line(std::string& text, const std::vector<std::string>& cells,
             cell = std::string(colours[i]) + cell + std::string(kPlain);
         }
         text += right[i] ? gap + cell : last ? cell : cell + gap;
-        text += last ? "\n" : "  ";
+        text += last ? "" : "  ";
     }
+    text.erase(text.find_last_not_of(' ') + 1);
+    text += "\n";
 }
 
 std::string render_table(const Listing& listing, const OutputOptions& options) {

@@ -129,7 +129,7 @@ TEST_F(Verbs, SortNamesItsColumns) {
 TEST_F(Verbs, NodesAndOthersForPeople) {
     EXPECT_EQ(hold({"nodes"}).out,
               "NODE  PARTITION  STATE    CPUS             MEMORY  GPUS  GPUTYPE  TASKS  REASON\n"
-              "n01   default    up        6/8  32.0 GiB/64.0 GiB   1/4  h100         2  \n"
+              "n01   default    up        6/8  32.0 GiB/64.0 GiB   1/4  h100         2\n"
               "n02   default    drained   6/8  32.0 GiB/64.0 GiB   1/4  h100         2  new fan\n");
     EXPECT_EQ(hold({"nodes", "-t", "drained", "-o", "name"}).out, "n02\n");
     EXPECT_EQ(hold({"why", "job-43"}).out,
