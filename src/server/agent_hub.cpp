@@ -227,20 +227,30 @@ Result<> AgentHub::serve_stream(const Caller& caller, grpc::ServerContext& conte
 
 void AgentHub::on_deltas(const std::vector<store::Delta>& deltas) {
     std::set<NodeId> woken;
+    std::set<NodeId> removed;
     std::set<TokenId> revoked;
     for (const store::Delta& delta : deltas) {
         if (delta.table == "lease" || delta.table == "lease_revoked") {
             woken.insert(delta.row().id<NodeId>("node"));
+        } else if (delta.table == "node" && delta.row().text("state") == "removed") {
+            removed.insert(delta.row().id<NodeId>("id"));
         } else if (delta.table == "token" && delta.row().integer("revoked_us") != 0) {
             revoked.insert(delta.row().id<TokenId>("id"));
         }
     }
+    if (woken.empty() && removed.empty() && revoked.empty()) {
+        return;
+    }
     const std::lock_guard lock(mutex_);
+    for (const NodeId node : removed) {
+        heard_.erase(node);
+    }
     for (const auto& [node, session] : sessions_) {
         if (woken.contains(node)) {
             session->wake();
         }
-        if (session->token().is_set() && revoked.contains(session->token())) {
+        if (removed.contains(node) ||
+            (session->token().is_set() && revoked.contains(session->token()))) {
             session->end();
         }
     }

@@ -57,17 +57,15 @@ Result<Caller> identify(Core& core, const grpc::ServerContext& context, Verb ver
         caller.role = Role::bearer;
         return caller;
     }
-    const std::string peer = context.peer();
-    auto local = core.peers.find(peer);
-    const std::optional<std::string> secret = bearer_token(context);
-    if (local && !secret) {
-        return local;
+    // A token also works on the socket: agents, scripts.
+    if (const auto secret = bearer_token(context)) {
+        return caller_by_token(core, *secret);
     }
-    if (!local && local.error().code != Errc::not_found) {
-        return local;
+    auto local = core.peers.find(context.peer());
+    if (!local && local.error().code == Errc::not_found) {
+        return caller_by_token(core, "");
     }
-    return caller_by_token(
-        core, secret.value_or(""));  // a token also works on the socket: agents, scripts
+    return local;
 }
 
 struct VerbMetrics {

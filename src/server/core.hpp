@@ -3,7 +3,9 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include <grpcpp/grpcpp.h>
@@ -43,9 +45,12 @@ struct Core {
     std::unique_ptr<PlacementLoop> placement;
     std::unique_ptr<AgentHub> agents;
     std::unique_ptr<TrainingHub> training;
-    /// Calls that wait (Wait, Logs -f): each holds a thread.
-    std::atomic<int> waiting{0};
-    static constexpr int kWaitingMax = 512;
+    /// Calls that wait (Wait, Logs -f), by user: each holds a thread.
+    std::mutex waiting_mutex;
+    std::map<std::string, int> waiting;
+    int waiting_in_all = 0;
+    static constexpr int kWaitingMax = 1024;
+    static constexpr int kWaitingPerUserMax = 256;
 };
 
 /// The one choke point: who calls (unix peer or bearer token), and may they call this.

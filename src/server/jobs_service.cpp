@@ -55,28 +55,42 @@ Result<std::string> run_as(const Caller& caller, const std::string& asked) {
     return user;
 }
 
-/// Counts calls that hold a thread while they wait. Errors: unavailable when there are too many.
+/// Counts calls that hold a thread while they wait, so that no user can take all of them.
 class WaitingPlace {
   public:
-    explicit WaitingPlace(Core& core) : core_(core), before_(core.waiting++) {}
+    WaitingPlace(Core& core, std::string user) : core_(core), user_(std::move(user)) {
+        const std::lock_guard lock(core_.waiting_mutex);
+        of_user_ = ++core_.waiting[user_];
+        in_all_ = ++core_.waiting_in_all;
+    }
 
-    ~WaitingPlace() { --core_.waiting; }
+    ~WaitingPlace() {
+        const std::lock_guard lock(core_.waiting_mutex);
+        --core_.waiting_in_all;
+        if (--core_.waiting[user_] == 0) {
+            core_.waiting.erase(user_);
+        }
+    }
 
     WaitingPlace(const WaitingPlace&) = delete;
     WaitingPlace& operator=(const WaitingPlace&) = delete;
 
+    /// Errors: unavailable when there are too many.
     [[nodiscard]] Result<> check() const {
-        if (before_ < Core::kWaitingMax) {
+        if (of_user_ <= Core::kWaitingPerUserMax && in_all_ <= Core::kWaitingMax) {
             return {};
         }
-        return fail(make_error(Errc::unavailable, "{} calls wait already", Core::kWaitingMax)
+        return fail(make_error(Errc::unavailable, "too many calls wait already ({}; {} of {})",
+                               in_all_ - 1, of_user_ - 1, user_)
                         .advise("try again later")
                         .may_retry());
     }
 
   private:
     Core& core_;
-    int before_;
+    std::string user_;
+    int of_user_ = 0;
+    int in_all_ = 0;
 };
 
 Error stopping_error() {
@@ -256,7 +270,7 @@ grpc::Status JobsService::Resume(grpc::ServerContext* context, const v1::JobRef*
 grpc::Status JobsService::Wait(grpc::ServerContext* context, const v1::WaitRequest* request,
                                v1::Job* response) {
     return serve(core_, context, Verb::jobs_wait, [&](const Caller& caller) -> Result<> {
-        const WaitingPlace place(core_);
+        const WaitingPlace place(core_, caller.user);
         HOLD_TRY(place.check());
         if (request->timeout_ms() < 0) {
             return fail(make_error(Errc::invalid_argument, "{} ms is no time to wait",
@@ -317,7 +331,7 @@ grpc::Status JobsService::Logs(grpc::ServerContext* context, const v1::LogsReque
                                    "logs: rank is -1 (all) or more, tail_bytes 0 or more")
                             .at(request->rank() < -1 ? "rank" : "tail_bytes"));
         }
-        const WaitingPlace place(core_);
+        const WaitingPlace place(core_, caller.user);
         if (request->follow()) {
             HOLD_TRY(place.check());
         }

@@ -136,10 +136,15 @@ Result<> PlacementLoop::round() {
     const std::int32_t limit = jobs_per_round_;
     HOLD_TRY(const Rows rows, core_.store->read([&](store::ReadTx& tx) -> Result<Rows> {
         Rows out;
-        HOLD_TRY(out.view, read_cluster(tx));
         HOLD_TRY(out.jobs, services::jobs_to_place(tx, limit));
+        if (!out.jobs.empty()) {
+            HOLD_TRY(out.view, read_cluster(tx));
+        }
         return out;
     }));
+    if (rows.jobs.empty()) {
+        return {};
+    }
     std::vector<placement::PendingJob> pending;
     pending.reserve(rows.jobs.size());
     for (const services::PlaceableJob& job : rows.jobs) {

@@ -239,6 +239,22 @@ TEST_F(AgentsTest, DrainLetsTasksFinishAndThenNothingStarts) {
     EXPECT_EQ(next->job(), later);
 }
 
+TEST_F(AgentsTest, ARemovedNodesAgentIsShownOut) {
+    FakeAgent agent(*agents_, {});
+    ASSERT_TRUE(agent.registered());
+    v1::NodeRequest request;
+    request.set_name("n1");
+    v1::Empty nothing;
+    Call call;
+    ASSERT_TRUE(nodes_->Remove(&call.context, request, &nothing).ok());
+    agent.wait_for_end();
+    FakeAgent again(*agents_, {});
+    const auto refusal = again.next([](const auto& message) { return message.has_refused(); });
+    ASSERT_TRUE(refusal);
+    EXPECT_EQ(refusal->refused().code(), "bad_state");
+    EXPECT_TRUE(node("n1").name().empty());
+}
+
 class SilentNodesTest : public ServerTest {
   protected:
     Options options() const override {
