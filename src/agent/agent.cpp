@@ -2,6 +2,7 @@
 #include <csignal>
 
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <holdfast/agent.hpp>
@@ -91,6 +92,20 @@ Machine offered(const AgentOptions& options) {
     return machine;
 }
 
+/// Every task costs the agent a few descriptors; returns the limit that was, for the jobs.
+std::int64_t raise_open_files() {
+    rlimit files = {};
+    if (::getrlimit(RLIMIT_NOFILE, &files) != 0) {
+        return 0;
+    }
+    const rlim_t before = files.rlim_cur;
+    files.rlim_cur = files.rlim_max;
+    if (::setrlimit(RLIMIT_NOFILE, &files) != 0 || before == RLIM_INFINITY) {
+        return 0;
+    }
+    return static_cast<std::int64_t>(before);
+}
+
 void block_signals() {
     sigset_t mask;
     ::sigemptyset(&mask);
@@ -119,7 +134,7 @@ Result<> run_agent(const AgentOptions& options, Env& env) {
                {"state", state->path()}, {"cpus", machine.cpus},
                {"memory_bytes", machine.memory_bytes}, {"gpus", machine.gpus},
                {"gpu_type", machine.gpu_type});
-    AgentLoop loop(options, *state, machine, env);
+    AgentLoop loop(options, *state, machine, raise_open_files(), env);
     HOLD_TRY(loop.prepare());
     return loop.run(endpoint);
 }

@@ -32,10 +32,12 @@ constexpr std::size_t kEnvironmentCopyMax = 1 << 20;
 
 }  // namespace
 
-AgentLoop::AgentLoop(const AgentOptions& options, StateDir& state, Machine machine, Env& env)
+AgentLoop::AgentLoop(const AgentOptions& options, StateDir& state, Machine machine,
+                     std::int64_t job_open_files, Env& env)
     : options_(options),
       state_(state),
       machine_(std::move(machine)),
+      job_open_files_(job_open_files),
       env_(env),
       instance_(env.random.hex(16)),
       launcher_(options.libexec_dir + "/hold-launch") {}
@@ -300,6 +302,7 @@ LaunchSpec AgentLoop::spec_of(const v1::StartTask& start) const {
         spec.env.emplace("OPENBLAS_NUM_THREADS", "1");
         spec.env.emplace("OMP_NUM_THREADS", "1");
     }
+    spec.open_files = job_open_files_;
     spec.has_secret = !start.secret().empty();
     return spec;
 }

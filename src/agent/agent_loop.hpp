@@ -22,7 +22,9 @@ namespace holdfast::agent {
 
 class AgentLoop {
   public:
-    AgentLoop(const AgentOptions& options, StateDir& state, Machine machine, Env& env);
+    /// `job_open_files`: the soft limit of open files that jobs get.
+    AgentLoop(const AgentOptions& options, StateDir& state, Machine machine,
+              std::int64_t job_open_files, Env& env);
     ~AgentLoop();
     AgentLoop(const AgentLoop&) = delete;
     AgentLoop& operator=(const AgentLoop&) = delete;
@@ -74,6 +76,7 @@ class AgentLoop {
     const AgentOptions& options_;
     StateDir& state_;
     const Machine machine_;
+    const std::int64_t job_open_files_;
     Env& env_;
     std::string instance_;
     std::string launcher_;

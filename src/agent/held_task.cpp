@@ -287,7 +287,9 @@ bool HeldTask::observe() {
     if (load_exit()) {
         return true;
     }
-    load_start();
+    if (launcher_.start_us == 0 || phase_ == Phase::starting) {
+        load_start();
+    }
     if (gone && phase_ != Phase::cleaning && (launcher_.pid != 0 || take_lock().is_open())) {
         phase_ = Phase::cleaning;
         cleaning_since_us_ = env_.clock.steady_us();

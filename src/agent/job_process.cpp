@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "job_process.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -68,6 +70,11 @@ void become_job(const JobStart& job, char* const* arguments, char* const* enviro
         (job.has_secret && ::fcntl(kSecretFd, F_SETFD, 0) != 0) ||
         ::close_range(first_closed, ~0U, CLOSE_RANGE_CLOEXEC) != 0) {
         give_up(job.status, Step::descriptors, errno);
+    }
+    rlimit files = {};
+    if (job.open_files > 0 && ::getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = std::min(static_cast<rlim_t>(job.open_files), files.rlim_max);
+        ::setrlimit(RLIMIT_NOFILE, &files);  // lowering or keeping: cannot fail
     }
     if (const int error = drop_privileges(job.account); error != 0) {
         give_up(job.status, Step::privileges, error);

@@ -38,6 +38,7 @@ struct JobStart {
     int errors = -1;
     int status = -1;
     pid_t supervisor = 0;
+    std::int64_t open_files = 0;  ///< see LaunchSpec
     bool has_secret = false;
 };
 

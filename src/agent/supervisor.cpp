@@ -135,6 +135,7 @@ Result<> Supervisor::start() {
                     .errors = errors.get(),
                     .status = status_writer.get(),
                     .supervisor = ::getpid(),
+                    .open_files = spec_.open_files,
                     .has_secret = spec_.has_secret};
     const std::vector<char*> arguments = pointers(job.arguments);
     const std::vector<char*> environment = pointers(job.environment);

@@ -190,6 +190,7 @@ std::string to_json(const LaunchSpec& spec) {
                     {"time_limit_ms", spec.time_limit_ms},
                     {"grace_ms", spec.grace_ms},
                     {"log_bytes_max", spec.log_bytes_max},
+                    {"open_files", spec.open_files},
                     {"has_secret", spec.has_secret}});
 }
 
@@ -229,6 +230,7 @@ Result<LaunchSpec> launch_spec_from(const std::string& text) {
     fields.take("time_limit_ms", spec.time_limit_ms);
     fields.take("grace_ms", spec.grace_ms);
     fields.take("log_bytes_max", spec.log_bytes_max);
+    fields.take("open_files", spec.open_files);
     fields.take("has_secret", spec.has_secret);
     HOLD_TRY(fields.finish());
     HOLD_TRY(check_spec(spec));
@@ -305,7 +307,8 @@ Result<> check_spec(const LaunchSpec& spec) {
         return fail(make_error(Errc::invalid_argument, "the path {} is not absolute", spec.workdir)
                         .at("workdir"));
     }
-    if (spec.time_limit_ms < 0 || spec.grace_ms < 0 || spec.log_bytes_max < 0) {
+    if (spec.time_limit_ms < 0 || spec.grace_ms < 0 || spec.log_bytes_max < 0 ||
+        spec.open_files < 0) {
         return fail(make_error(Errc::invalid_argument, "a negative limit").at("time_limit_ms"));
     }
     std::size_t total = 0;

@@ -58,7 +58,8 @@ struct LaunchSpec {
     std::int64_t time_limit_ms = 0;  ///< 0: none
     std::int64_t grace_ms = 10'000;  ///< between SIGTERM and SIGKILL where nothing else is said
     std::int64_t log_bytes_max = 64 << 20;  ///< per stream; more is dropped, and a line says so
-    bool has_secret = false;                ///< fd 3 of the launcher holds the lease's secret
+    std::int64_t open_files = 0;  ///< soft limit of open files for the job; 0: as the launcher's
+    bool has_secret = false;      ///< fd 3 of the launcher holds the lease's secret
 
     bool operator==(const LaunchSpec&) const = default;
 };

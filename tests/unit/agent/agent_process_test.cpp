@@ -3,6 +3,8 @@
 #include <csignal>
 #include <fstream>
 
+#include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -445,6 +447,47 @@ TEST_F(AgentProcess, ScratchBelongsToTheJobsUser) {
     EXPECT_EQ(server.output(1, 10, "stdout", expected.size()), expected);
     std::ofstream(open_file("go")) << "";
     EXPECT_TRUE(is_forgotten(1, 10));
+}
+
+TEST_F(AgentProcess, JobsKeepTheLimitOfOpenFiles) {
+    // The agent raises its own; a program that trusts the customary limit must not meet another.
+    rlimit before = {};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+    rlimit lower = before;
+    lower.rlim_cur = 300;
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &lower), 0);
+    const auto running = agent();
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    server.start_task(task(1, 10, "ulimit -S -n"));
+    (void)server.status(1, 10, "completed");
+    EXPECT_EQ(server.output(1, 10, "stdout", 4), "300\n");
+    const std::string limits = read_text(fmt::format("/proc/{}/limits", running->pid()));
+    EXPECT_EQ(limits.find("Max open files            300 "), std::string::npos) << limits;
+}
+
+TEST_F(AgentProcess, AFullStateDirectoryFailsTheStartAndSaysSo) {
+    fs::create_directory(base / "state");
+    if (::mount("tmpfs", (base / "state").c_str(), "tmpfs", 0, "size=256k,mode=0711") != 0) {
+        GTEST_SKIP() << "needs the right to mount";
+    }
+    {
+        const auto running = agent();
+        (void)server.registration(1);
+        std::ofstream filler(base / "state/filler");
+        const std::string block(4096, 'x');
+        while (filler.write(block.data(), 4096).flush()) {
+        }
+        server.start_task(task(1, 10, "true"));
+        const v1::TaskStatus status = server.status(1, 10, "failed");
+        EXPECT_NE(status.reason().find("No space left on device"), std::string::npos)
+            << status.reason();
+        EXPECT_NE(status.reason().find("free space on the node, or drain it"), std::string::npos)
+            << status.reason();
+        fs::remove(base / "state/filler");
+        server.start_task(task(2, 20, "true"));
+        (void)server.status(2, 20, "completed");
+    }
+    EXPECT_EQ(::umount2((base / "state").c_str(), MNT_DETACH), 0);
 }
 
 TEST_F(AgentProcess, TwoAgentsOnOneStateDirectory) {
