@@ -135,7 +135,7 @@ class ServerKill : public testing::Test {
         const auto stub = v1::Jobs::NewStub(*channel);
         v1::ListJobsRequest request;
         request.set_ended(true);
-        request.set_limit(100'000);
+        request.set_limit(10'000);
         v1::ListJobsResponse response;
         grpc::ClientContext context;
         context.set_wait_for_ready(true);
