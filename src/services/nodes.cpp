@@ -234,9 +234,12 @@ Result<> node_down(store::Tx& tx, NodeId node, const std::string& reason) {
 Result<> evict_node(store::Tx& tx, NodeId node, const std::string& reason) {
     HOLD_TRY(const NodeBrief brief, find_brief(tx, node));
     HOLD_TRY(const auto leases, leases_of_node(tx, node));
+    // The jobs' reasons name the node, once.
+    const std::string why = reason.find(brief.name) != std::string::npos
+                                ? reason
+                                : fmt::format("node {}: {}", brief.name, reason);
     for (const LeaseRow& lease : leases) {
-        HOLD_TRY(lose_lease(tx, lease.id, Remains::unknown,
-                            fmt::format("node {}: {}", brief.name, reason)));
+        HOLD_TRY(lose_lease(tx, lease.id, Remains::unknown, why));
     }
     return {};
 }

@@ -119,9 +119,9 @@ TEST(Nodes, ADrainsDeadlineEvicts) {
     const JobId id = world.submit_one(command(1, 1));
     world.granted(id, {"n1"});
     const NodeId node = wish(world, "draining").id;
-    world.must([&](store::Tx& tx) { return evict_node(tx, node, "drained"); });
+    world.must([&](store::Tx& tx) { return evict_node(tx, node, "n1 is drained"); });
     EXPECT_EQ(world.job(id).state, "pending");
-    EXPECT_EQ(world.job(id).reason, "queued again: node n1: drained");
+    EXPECT_EQ(world.job(id).reason, "queued again: n1 is drained");
     EXPECT_EQ(world.find("n1").state, "draining");
     world.confirm_all("n1");
     EXPECT_EQ(world.find("n1").state, "drained");
