@@ -203,6 +203,7 @@ struct CoordinatorRows {
 
     std::int64_t epoch = 0;            ///< of the last EpochBegan; 0: none
     bool interrupted = false;          ///< a WorkerDied of that epoch exists
+    bool finished = false;             ///< JobFinished was stored: late workers are sent home
     std::int64_t committed_steps = 0;  ///< last StepCommitted.step + 1
     std::map<WorkerName, Worker> workers;
 };

@@ -83,6 +83,7 @@ Result<Coordinator> coordinator_from(const Rows& rows, const CoordinatorOptions&
     known.epoch = rows.run.epoch;
     known.interrupted = rows.is_interrupted;
     known.committed_steps = rows.run.step;
+    known.finished = rows.run.state == "finished";
     std::map<WorkerName, LeaseId> leases;
     for (const services::TrainingWorkerRow& row : rows.workers) {
         CoordinatorRows::Worker& worker = known.workers[{row.pipeline, row.stage}];

@@ -970,6 +970,10 @@ Result<Coordinator> Coordinator::restore(TrainingSpec spec, const CoordinatorRow
     state->phase_text = rows.epoch == 0 ? fmt::format("waiting for workers: 0 of {} are here",
                                                       state->members.size())
                                         : "waiting for workers to attach again";
+    if (rows.finished) {
+        state->enter(Phase::finished, "finished");
+        state->out.clear();  // nothing new: the rows say so already
+    }
     return Coordinator(std::move(state));
 }
 

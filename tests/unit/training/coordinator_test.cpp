@@ -439,6 +439,17 @@ TEST_F(CoordinatorTest, AfterARestartARunningEpochGoesOn) {
     EXPECT_EQ(coordinator_.committed_steps(), 7);
 }
 
+TEST_F(CoordinatorTest, AWorkerThatComesBackToAFinishedJobIsSentHome) {
+    CoordinatorRows rows = rows_of(leases(), 3);
+    rows.committed_steps = spec().steps;
+    rows.finished = true;
+    coordinator_ = Coordinator::restore(spec(), rows, options()).value();
+    EXPECT_TRUE(coordinator_.ended());
+    const CoordinatorEffects effects = attach(60, hello({1, 1}, 9));
+    EXPECT_EQ(sent<Finish>(effects).at({1, 1}).version, spec().steps);
+    EXPECT_TRUE(all<JobFinished>(effects).empty());
+}
+
 TEST_F(CoordinatorTest, AfterARestartTheMissingAreDeclaredDead) {
     CoordinatorRows rows = rows_of(leases(), 3);
     rows.committed_steps = 7;
