@@ -348,7 +348,7 @@ TEST_F(AgentProcess, KeepsTasksWhileTheServerIsAway) {
 }
 
 TEST_F(AgentProcess, RepeatsAnEndUntilItIsAcknowledged) {
-    server.acknowledge_tasks = false;
+    server.behave({.acknowledge_tasks = false});
     const auto running = agent();
     server.start_task(task(1, 10, "exit 0"));
     EXPECT_TRUE(eventually([&] { return server.times_said(1, 10, "completed") >= 2; }));
@@ -359,7 +359,7 @@ TEST_F(AgentProcess, AServerThatFallsSilentIsLeft) {
     const auto running = agent();
     (void)server.registration(1);
     EXPECT_TRUE(eventually([&] { return server.heartbeats() >= 2; }));
-    server.answer_heartbeats = false;
+    server.behave({.answer_heartbeats = false});
     const v1::RegisterNode again = server.registration(2);
     EXPECT_EQ(again.name(), "n1");
 }
@@ -501,7 +501,7 @@ TEST_F(AgentProcess, TwoAgentsOnOneStateDirectory) {
 }
 
 TEST_F(AgentProcess, ATakenNameIsFinal) {
-    server.refuse_code = "conflict";
+    server.behave({.refuse_code = "conflict"});
     const auto running = agent();
     EXPECT_EQ(running->wait(), 5);
     EXPECT_NE(read_text(base / "agent.log").find("another agent holds this name"),
@@ -509,8 +509,7 @@ TEST_F(AgentProcess, ATakenNameIsFinal) {
 }
 
 TEST_F(AgentProcess, EnrolsOnceAndKeepsTheToken) {
-    server.enrolment_token = "once";
-    server.node_token = "hf_node";
+    server.behave({.enrolment_token = "once", .node_token = "hf_node"});
     std::ofstream(base / "once") << "once\n";
     {
         const auto first = agent({"--enrolment-token-file", (base / "once").string()});

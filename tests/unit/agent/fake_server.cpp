@@ -24,6 +24,16 @@ FakeServer::~FakeServer() {
     stop();
 }
 
+void FakeServer::behave(Behaviour behaviour) {
+    const std::lock_guard lock(mutex_);
+    behaviour_ = std::move(behaviour);
+}
+
+FakeServer::Behaviour FakeServer::behaviour() {
+    const std::lock_guard lock(mutex_);
+    return behaviour_;
+}
+
 void FakeServer::start() {
     ::unlink(socket_.c_str());
     grpc::ServerBuilder builder;
@@ -43,19 +53,22 @@ void FakeServer::stop() {
 
 grpc::Status FakeServer::Enrol(grpc::ServerContext* /*context*/, const v1::EnrolRequest* request,
                                v1::EnrolResponse* response) {
-    if (request->enrolment_token() != enrolment_token || enrolment_token.empty()) {
+    const std::lock_guard lock(mutex_);
+    std::string& token = behaviour_.enrolment_token;
+    if (request->enrolment_token() != token || token.empty()) {
         return {grpc::StatusCode::UNAUTHENTICATED, "no such enrolment token"};
     }
-    enrolment_token.clear();
-    response->set_node_token(node_token);
+    token.clear();
+    response->set_node_token(behaviour_.node_token);
     return grpc::Status::OK;
 }
 
 grpc::Status FakeServer::Connect(grpc::ServerContext* context, Stream* stream) {
+    const Behaviour chosen = behaviour();
     const auto& metadata = context->client_metadata();
     const auto given = metadata.find("authorization");
-    if (!node_token.empty() &&
-        (given == metadata.end() || given->second != "Bearer " + node_token)) {
+    if (!chosen.node_token.empty() &&
+        (given == metadata.end() || given->second != "Bearer " + chosen.node_token)) {
         return {grpc::StatusCode::UNAUTHENTICATED, "not a token of a node"};
     }
     v1::AgentMessage message;
@@ -63,8 +76,8 @@ grpc::Status FakeServer::Connect(grpc::ServerContext* context, Stream* stream) {
         return {grpc::StatusCode::INVALID_ARGUMENT, "the first message must be a registration"};
     }
     v1::ServerMessage answer;
-    if (!refuse_code.empty()) {
-        answer.mutable_refused()->set_code(refuse_code);
+    if (!chosen.refuse_code.empty()) {
+        answer.mutable_refused()->set_code(chosen.refuse_code);
         answer.mutable_refused()->set_message("another agent holds this name");
         stream->Write(answer);
         return grpc::Status::OK;
@@ -100,17 +113,17 @@ void FakeServer::take(const v1::AgentMessage& message, Stream& stream) {
         const std::lock_guard lock(mutex_);
         if (message.has_heartbeat()) {
             ++heartbeats_;
-            if (answer_heartbeats) {
+            if (behaviour_.answer_heartbeats) {
                 answer.mutable_heartbeat()->set_sent_us(message.heartbeat().sent_us());
             }
         } else if (message.has_task()) {
             statuses_.push_back(message.task());
-            if (acknowledge_tasks) {
+            if (behaviour_.acknowledge_tasks) {
                 answer.mutable_task_ack()->set_task(message.task().task());
                 answer.mutable_task_ack()->set_lease(message.task().lease());
                 answer.mutable_task_ack()->set_state(message.task().state());
             }
-        } else if (message.has_log() && store_logs) {
+        } else if (message.has_log()) {
             const v1::LogAppend& log = message.log();
             std::string& output = outputs_[key_of(log.task(), log.lease(), log.stream())];
             const auto offset = static_cast<std::size_t>(log.offset());

@@ -46,13 +46,16 @@ class FakeServer final : public v1::Agents::Service {
     [[nodiscard]] int heartbeats();
     [[nodiscard]] int log_gaps();
 
-    // What the test chooses; set while no stream is open.
-    bool acknowledge_tasks = true;
-    bool store_logs = true;
-    bool answer_heartbeats = true;
-    std::string refuse_code;  ///< not empty: every registration is refused with it
-    std::string enrolment_token;
-    std::string node_token;  ///< not empty: Connect wants it
+    /// What the test chooses.
+    struct Behaviour {
+        bool acknowledge_tasks = true;
+        bool answer_heartbeats = true;
+        std::string refuse_code = {};      ///< not empty: every registration is refused with it
+        std::string enrolment_token = {};  ///< good for one Enrol
+        std::string node_token = {};       ///< not empty: Connect wants it
+    };
+
+    void behave(Behaviour behaviour);
 
     grpc::Status Enrol(grpc::ServerContext* context, const v1::EnrolRequest* request,
                        v1::EnrolResponse* response) override;
@@ -63,6 +66,7 @@ class FakeServer final : public v1::Agents::Service {
   private:
     using Stream = grpc::ServerReaderWriter<v1::ServerMessage, v1::AgentMessage>;
 
+    Behaviour behaviour();
     void take(const v1::AgentMessage& message, Stream& stream);
 
     const std::string socket_;
@@ -70,6 +74,7 @@ class FakeServer final : public v1::Agents::Service {
     std::mutex mutex_;
     std::mutex write_mutex_;
     std::condition_variable changed_;
+    Behaviour behaviour_;
     Stream* stream_ = nullptr;
     std::vector<v1::RegisterNode> registrations_;
     std::vector<v1::TaskStatus> statuses_;

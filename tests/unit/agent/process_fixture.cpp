@@ -54,6 +54,11 @@ Program::Program(const std::vector<std::string>& arguments,
                  const std::string& errors_to) {
     std::vector<std::string> words = arguments;
     std::vector<std::string> entries = {"PATH=/usr/bin:/bin"};
+    for (const char* const name : {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"}) {
+        if (const auto value = environment_variable(name)) {
+            entries.push_back(std::string(name) + "=" + *value);
+        }
+    }
     for (const auto& [name, value] : extra_environment) {
         entries.push_back(name + "=" + value);
     }
