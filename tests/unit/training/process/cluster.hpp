@@ -41,7 +41,8 @@ class Cluster final : public v1::Training::Service {
     bool wait_for_deaths(std::size_t deaths);
     bool wait_for_rejoined(int rejoined);
     bool wait_finished();
-    /// Waits for a process that is no longer current, by its first placement; -1 after three minutes.
+    /// Waits for a process that is no longer current, by its first placement; -1 after three
+    /// minutes.
     int exit_status(pid_t pid);
     pid_t pid(WorkerName worker);
     std::string phase();
