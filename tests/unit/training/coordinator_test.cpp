@@ -479,6 +479,23 @@ TEST_F(CoordinatorTest, AfterARestartTheMissingAreDeclaredDead) {
     EXPECT_EQ(sent<AbortEpoch>(last).at({0, 0}).epoch, 3);
 }
 
+TEST_F(CoordinatorTest, AfterARestartAnInterruptedEpochIsStopped) {
+    CoordinatorRows rows = rows_of(leases(), 3);
+    rows.workers[{1, 1}] = {};
+    rows.interrupted = true;
+    coordinator_ = Coordinator::restore(spec(), rows, options()).value();
+    CoordinatorEffects effects;
+    for (const WorkerName& worker : {WorkerName{0, 0}, WorkerName{0, 1}, WorkerName{1, 0}}) {
+        WorkerHello again = hello(worker, leases().at(worker).value);
+        again.epoch = 3;
+        again.version = 8;
+        again.running = true;
+        effects = attach(stream_of(worker), again);
+    }
+    EXPECT_EQ(sent<AbortEpoch>(effects).size(), 3U);
+    EXPECT_EQ(coordinator_.phase(), "recovering");
+}
+
 TEST_F(CoordinatorTest, BadStartsAreRefused) {
     CoordinatorOptions short_key;
     short_key.key_seed = "short";

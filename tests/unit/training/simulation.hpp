@@ -26,7 +26,8 @@ struct SimulationOptions {
     int server_crashes = 0;
     int rejoin_percent = 80;
     std::int64_t disturb_within_us = 3'000'000;
-    bool keep_one_per_stage = true;  ///< disturb only where a copy of the stage surely remains
+    int kill_in_recovery_percent = 0;  ///< after each epoch's beginning, while it is being formed
+    bool keep_one_per_stage = true;    ///< disturb only where a copy of the stage surely remains
     std::size_t commits_max = 1 << 16;
 };
 
@@ -393,6 +394,10 @@ class Simulation {
         ++result_.epochs;
         result_.redone += began.redone_iterations;
         EXPECT_GE(began.version, rows_.committed_steps);
+        if (began.epoch > 1 && any(1, 100) <= options_.kill_in_recovery_percent) {
+            after(any(0, 12'000), [this] { kill_any(); });
+            after(any(0, 12'000), [this] { kill_any(); });
+        }
     }
 
     void store(StepCommitted& committed) {

@@ -85,6 +85,29 @@ TEST_P(Disturbed, TrainsAsIfNothingHappened) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, Disturbed, testing::Range(0, 8));
 
+TEST(Simulation, DeathsDuringRecovery) {
+    int deaths = 0;
+    for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+        SimulationOptions options;
+        options.seed = seed;
+        options.shape = seed % 2 == 0 ? Shape{4, 2, 2} : Shape{3, 3, 1};
+        options.steps = 15;
+        options.kills = 4;
+        options.kill_in_recovery_percent = 60;
+        options.server_crashes = seed % 4 == 0 ? 1 : 0;
+        options.disturb_within_us = 1'000'000;
+        const SimulationResult expected = undisturbed(options);
+        const SimulationResult result = Simulation(options).run();
+        SCOPED_TRACE(testing::Message() << "seed " << seed << ", deaths " << result.deaths);
+        ASSERT_TRUE(result.finished) << result.failure << result.stuck;
+        expect_same_training(expected, result);
+        ASSERT_EQ(result.lost_losses, 0);
+        ASSERT_LE(result.redone, result.deaths + result.restarts);
+        deaths += result.deaths;
+    }
+    EXPECT_GT(deaths, 400);
+}
+
 TEST(Simulation, ASeedIsARun) {
     SimulationOptions options;
     options.seed = 4242;

@@ -3,6 +3,8 @@
 // simulation_test.cpp's.
 #include "worker_core.hpp"
 
+#include <functional>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -315,6 +317,66 @@ TEST_F(WorkerCoreTest, FinishFencedAndForeignPlansEndIt) {
     other.spec.steps = 6;
     const WorkerActions refused = foreign.handle(CommandReceived{other}, 0);
     EXPECT_EQ(std::get<ExitWorker>(refused.back()).code, 1);
+}
+
+// The holder of the newest version may die right after a peer has copied it, while another stage's
+// only copy is one step behind: then the copy must go back, and the losses that only the holder
+// knew must be known.
+TEST_F(WorkerCoreTest, AStateIsCopiedWithItsUndoAndItsUnstoredSteps) {
+    begin();
+    give(ControlDetached{});
+    step(0);
+    give(ControlAttached{});
+    command(AbortEpoch{1});
+    compute_all();
+    EpochPlan second = plan(2, 1);
+    second.live.erase(second.live.begin());  // stage 0 keeps pipeline 1
+    command(second);
+    give(PeerUp{2, {1, 0}});
+    give(PeerUp{2, {1, 1}});
+    compute_all();
+
+    WorkerOptions other = options();
+    other.self = {1, 1};
+    WorkerCore copy(other);
+    StageRunner copy_runner(
+        []() -> Result<std::unique_ptr<StageModule>> {
+            return std::make_unique<FakeStage>(1, 2, 2, 1, 5);
+        },
+        true);
+    WorkerActions done;
+    const std::function<void(WorkerEvent)> give_copy = [&](WorkerEvent event) {
+        for (WorkerAction& action : copy.handle(std::move(event), now_)) {
+            if (auto* compute = std::get_if<StartCompute>(&action)) {
+                give_copy(Computed{copy_runner.run(compute->task)});
+            } else if (auto* send = std::get_if<SendFrame>(&action)) {
+                give(FrameReceived{send->frame});  // the request
+            } else {
+                done.push_back(std::move(action));
+            }
+        }
+    };
+    actions_.clear();
+    second.state_from_pipeline = 0;
+    give_copy(ControlAttached{});
+    give_copy(CommandReceived{second});
+    give_copy(PeerUp{2, {1, 0}});
+    give_copy(PeerUp{2, {0, 1}});
+    compute_all();
+    for (const SendFrame& send : all<SendFrame>()) {
+        give_copy(FrameReceived{send.frame});
+    }
+    EXPECT_EQ(copy.version(), 1);
+    give_copy(ControlDetached{});
+    done.clear();
+    give_copy(ControlAttached{});
+    EXPECT_EQ(std::get<StepCommit>(std::get<SendReport>(done.at(1)).report).step, 0);
+    give_copy(CommandReceived{AbortEpoch{2}});
+    const auto stopped = std::get<Stopped>(std::get<SendReport>(done.back()).report);
+    EXPECT_EQ(stopped.version, 1);
+    EXPECT_EQ(stopped.previous_version, 0);
+    give_copy(CommandReceived{plan(3, 0)});
+    EXPECT_EQ(copy.version(), 0);
 }
 
 TEST_F(WorkerCoreTest, AnErrorInTheNumbersIsReported) {
