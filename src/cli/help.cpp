@@ -545,6 +545,22 @@ std::string man_page() {
     return text + std::string(kManEnd);
 }
 
+namespace {
+
+/// Help names the program as it was called: its folder is the build's, not the reader's.
+std::string without_folder(std::string text, const std::string& program) {
+    const std::string called = "/" + program;
+    for (auto at = text.find(called); at != std::string::npos; at = text.find(called, at)) {
+        const auto blank = text.find_last_of(" \t\n", at);
+        const std::size_t begin = blank == std::string::npos ? 0 : blank + 1;
+        text.erase(begin, at + 1 - begin);
+        at = begin + program.size();
+    }
+    return text;
+}
+
+}  // namespace
+
 std::string man_page_of(const std::string& program, const std::string& summary,
                         const std::string& help_text) {
     std::string title = program;
@@ -554,7 +570,8 @@ std::string man_page_of(const std::string& program, const std::string& summary,
     return fmt::format(
         ".TH {} 8 \"\" \"holdfast {}\" \"Holdfast\"\n.SH NAME\n{} \\- {}\n.SH DESCRIPTION\n.nf\n{}"
         "\n.fi\n.SH SEE ALSO\n.BR hold (1)\n",
-        roff(title), HOLDFAST_VERSION, roff(program), roff(summary), roff(trim(help_text)));
+        roff(title), HOLDFAST_VERSION, roff(program), roff(summary),
+        roff(without_folder(std::string(trim(help_text)), program)));
 }
 
 }  // namespace holdfast::cli

@@ -439,7 +439,8 @@ TEST(Help, CompletionsAndManPageNameEveryVerbAndFlag) {
 }
 
 TEST(Help, PagesOfNeighbours) {
-    const std::string page = hold({"help", "--man", "hold-agent"}, "usage: hold-agent\n.x\n").out;
+    const std::string page =
+        hold({"help", "--man", "hold-agent"}, "usage: /b/x/hold-agent\n.x\n").out;
     EXPECT_THAT(page, StartsWith(".TH HOLD\\-AGENT 8 "));
     EXPECT_THAT(page, HasSubstr("usage: hold\\-agent\n\\&.x\n"));
 }
