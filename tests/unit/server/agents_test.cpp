@@ -11,8 +11,8 @@ using AgentsTest = ServerTest;
 
 TEST_F(AgentsTest, AGangStartsWholeWithItsEnvironment) {
     FakeAgent one(*agents_, {.name = "n1", .cpus = 2, .gpus = 2});
+    ASSERT_TRUE(one.registered());  // first-fit walks nodes in the order of their registration
     FakeAgent two(*agents_, {.name = "n2", .instance = "i2", .cpus = 2, .gpus = 2});
-    ASSERT_TRUE(one.registered());
     ASSERT_TRUE(two.registered());
     v1::JobSpec spec = sleeper(4);
     spec.mutable_per_task()->set_cpus(1);
@@ -260,7 +260,7 @@ class SilentNodesTest : public ServerTest {
     Options options() const override {
         Options options = ServerTest::options();
         options.heartbeat_interval_ms = 50;
-        options.node_dead_ms = 400;
+        options.node_dead_ms = 1'000;
         return options;
     }
 };
@@ -293,7 +293,7 @@ TEST_F(SilentNodesTest, ARestartedServerGivesNodesTimeToComeBack) {
     ASSERT_TRUE(start);
     ASSERT_TRUE(agent->report(*start, "running"));
     stop();
-    std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1'100));
     this->start();
     FakeAgent again(*agents_, {.tasks = {FakeAgent::status_of(*start, "running")}});
     ASSERT_TRUE(again.registered());
