@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # How long a training job stands still when a node goes: from the fault to the death row, and to the first new optimizer
 # step, for the two ways a node goes. Each run is a whole `hold demo`; min, median and max over the runs.
-# use: bench/recovery.sh [RUNS [FAULT…]]   (default: 5 runs of sigkill and, as root, of link-down)
+# use: [STEPS=40] bench/recovery.sh [RUNS [FAULT…]]   (default: 5 runs of sigkill and, as root, of link-down)
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 hold=$root/build/release/bin/hold
@@ -30,7 +30,8 @@ printf '%-10s %-22s %5s %10s %10s %10s\n' fault measure runs min median max
 for fault in "${faults[@]}"; do
     detect=() resume=() undisturbed=() degraded=() after=()
     for run in $(seq "$runs"); do
-        "$hold" demo --json --fault "$fault" --directory "$work/$fault-$run" >"$work/out" 2>"$work/err" || {
+        "$hold" demo --json --steps "${STEPS:-40}" --fault "$fault" --directory "$work/$fault-$run" \
+            >"$work/out" 2>"$work/err" || {
             cat "$work/out" "$work/err" >&2
             exit 1
         }
