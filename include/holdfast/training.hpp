@@ -187,8 +187,10 @@ struct CoordinatorOptions {
     std::int64_t dead_us = 1'500'000;
     /// After restore: how long workers may take to attach again.
     std::int64_t restore_grace_us = 10'000'000;
-    /// Longest wait for Stopped or Ready from a worker that heart-beats.
+    /// Longest wait for Stopped from a worker that heart-beats: it finishes one computation.
     std::int64_t answer_us = 60'000'000;
+    /// Longest wait for Ready from a worker that heart-beats: it may copy a state.
+    std::int64_t ready_us = 600'000'000;
     /// Secret, ≥ 16 random bytes, new per start of the server: the epochs' cluster keys come from
     /// it.
     std::string key_seed;

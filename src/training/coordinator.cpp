@@ -860,20 +860,23 @@ struct Coordinator::State {
     }
 
     void check_silence() {
+        const std::int64_t answer_us =
+            phase == Phase::preparing ? options.ready_us : options.answer_us;
         bool changed = false;
         for (auto& [name, member] : members) {
             if (!member.attached()) {
                 continue;
             }
             const std::int64_t silence = now - member.heard_us;
-            if (silence >= options.dead_us) {
-                changed =
-                    bury(name, fmt::format("no heartbeat for {} ms", silence / 1000)) || changed;
-            } else if (member.owes_since_us >= 0 &&
-                       now - member.owes_since_us >= options.answer_us) {
-                changed = bury(name, fmt::format("no answer for {} ms although it heart-beats",
-                                                 options.answer_us / 1000)) ||
-                          changed;
+            const bool owes_too_long =
+                member.owes_since_us >= 0 && now - member.owes_since_us >= answer_us;
+            if (silence >= options.dead_us || owes_too_long) {
+                const std::string why =
+                    silence >= options.dead_us
+                        ? fmt::format("no heartbeat for {} ms", silence / 1000)
+                        : fmt::format("no answer for {} ms although it heart-beats",
+                                      answer_us / 1000);
+                changed = bury(name, why) || changed;
             } else if (silence >= options.suspect_us && !member.suspected) {
                 member.suspected = true;
                 out.emplace_back(

@@ -289,6 +289,12 @@ void WorkerCore::on(const PeerDown& event) {
 }
 
 void WorkerCore::on(const Tick&) {
+    if (task_ && now_ - task_began_us_ >= options_.compute_us) {
+        // Heartbeats come from another thread: without this it would hold up the job for ever.
+        give_up(
+            fmt::format("a computation took longer than {} s", options_.compute_us / 1'000'000));
+        return;
+    }
     if (mode_ != Mode::adopting || now_ < connect_deadline_us_ || suspect_) {
         return;
     }
@@ -427,6 +433,7 @@ void WorkerCore::start(ComputeKind kind, MicrobatchKey key, Bytes input,
                        std::vector<Bytes> inputs) {
     HOLD_CHECK(!task_, "one compute task at a time");
     task_ = ++task_ids_;
+    task_began_us_ = now_;
     out_.emplace_back(StartCompute{{*task_, kind, key, std::move(input), std::move(inputs)}});
 }
 

@@ -106,6 +106,8 @@ struct WorkerOptions {
     std::string data_hash;
     std::int64_t pid = 0;
     std::int64_t connect_us = 5'000'000;  ///< a peer that is not up by then is suspected
+    std::int64_t compute_us =
+        600'000'000;  ///< one computation; a worker that hangs in one gives up
     std::size_t commits_max =
         1 << 16;  ///< unacknowledged steps before training waits for the server
     std::size_t piece_bytes = 1 << 20;          ///< of sums and states per frame
@@ -212,17 +214,12 @@ class WorkerCore {
     }
 
     WorkerOptions options_;
-    Mode mode_ = Mode::idle;
-    bool attached_ = false;
     std::int64_t now_ = 0;
     WorkerActions out_;
 
     std::int64_t epoch_ = 0;
     Plan plan_;
-    bool had_go_ = false;
     std::int64_t target_ = 0;  ///< the epoch's first version
-    std::int32_t state_from_ = -1;
-    bool state_requested_ = false;
     Pieces incoming_state_;
     Bytes loading_undo_;
     std::int64_t loading_undo_version_ = -1;
@@ -232,8 +229,6 @@ class WorkerCore {
     std::int64_t connect_deadline_us_ = 0;
     std::optional<Suspect> suspect_;
 
-    bool built_ = false;
-    bool blank_ = false;  ///< built from the seed and not yet of any epoch: counts as no version
     std::int64_t version_ = -1;
     std::int64_t previous_ = -1;  ///< what the module itself can undo to
     Bytes undo_;                  ///< a state one step back that the module cannot undo to
@@ -241,19 +236,29 @@ class WorkerCore {
 
     std::int64_t task_ids_ = 0;
     std::optional<std::int64_t> task_;  ///< in progress
-    bool drop_wanted_ = false;
+    std::int64_t task_began_us_ = 0;
 
     std::optional<std::int64_t> pause_at_;
-    bool in_iteration_ = false;
     std::int64_t iteration_began_us_ = 0;
     std::size_t next_op_ = 0;
     std::optional<MicrobatchKey> weight_due_;
-    bool sums_sent_ = false;
     std::map<InboxKey, Bytes> inbox_;
     std::map<std::pair<std::int64_t, std::int32_t>, Pieces> reduce_;  ///< by (iteration, pipeline)
     std::vector<MicrobatchLoss> losses_;  ///< of this iteration; last stage: own, then all
     StepCommit committing_;               ///< of the step in progress
     std::deque<StepCommit> commits_;      ///< not acknowledged, by step
+
+    // The small ones, together: less padding.
+    Mode mode_ = Mode::idle;
+    std::int32_t state_from_ = -1;
+    bool attached_ = false;
+    bool had_go_ = false;
+    bool state_requested_ = false;
+    bool built_ = false;
+    bool blank_ = false;  ///< built from the seed and not yet of any epoch: counts as no version
+    bool drop_wanted_ = false;
+    bool in_iteration_ = false;
+    bool sums_sent_ = false;
 };
 
 }  // namespace holdfast::training

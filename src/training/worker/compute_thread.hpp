@@ -34,8 +34,15 @@ class ComputeThread {
         {
             const std::lock_guard lock(mutex_);
             task_ = std::move(task);
+            busy_ = true;
         }
         changed_.notify_all();
+    }
+
+    /// A task is waiting or in progress. Threads: any.
+    bool is_busy() {
+        const std::lock_guard lock(mutex_);
+        return busy_;
     }
 
   private:
@@ -48,7 +55,11 @@ class ComputeThread {
             }
             const ComputeTask task = *std::exchange(task_, std::nullopt);
             lock.unlock();
-            mailbox_.post(Computed{runner_.run(task)});
+            ComputeResult result = runner_.run(task);
+            lock.lock();
+            busy_ = false;
+            lock.unlock();
+            mailbox_.post(Computed{std::move(result)});
             lock.lock();
         }
     }
@@ -58,6 +69,7 @@ class ComputeThread {
     std::mutex mutex_;
     std::condition_variable changed_;
     std::optional<ComputeTask> task_;
+    bool busy_ = false;
     bool stop_ = false;
     std::thread thread_;  // last: it uses all of the above
 };

@@ -4,6 +4,7 @@
 #include "worker_program.hpp"
 
 #include <atomic>
+#include <cstdlib>
 #include <thread>
 
 #include <poll.h>
@@ -60,6 +61,7 @@ class Worker {
                 give(std::move(event));
             }
             if (terminated) {
+                control_.send(WorkerFailed{"it was told to terminate"});
                 std::printf("worker %s: terminated\n", to_string(self_).c_str());
                 return kExitTerminated;
             }
@@ -187,6 +189,11 @@ Result<int> train(const WorkerConfig& config, Secret secret, int signal_fd, Env&
     worker.name(config.self);
     const int code = worker.run(signals.terminated());
     control->flush(kFlushUs);  // the reason, if it gave up
+    if (compute.is_busy()) {
+        // Nothing can stop a computation, and none of its results matters any more.
+        std::fflush(nullptr);
+        std::_Exit(code);
+    }
     return code;
 }
 

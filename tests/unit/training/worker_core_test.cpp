@@ -379,6 +379,19 @@ TEST_F(WorkerCoreTest, AStateIsCopiedWithItsUndoAndItsUnstoredSteps) {
     EXPECT_EQ(copy.version(), 0);
 }
 
+TEST_F(WorkerCoreTest, AComputationThatHangsEndsTheWorker) {
+    begin();
+    give(FrameReceived{activation(0)});
+    now_ = 599'000'000;
+    give(Tick{});
+    EXPECT_FALSE(core_.exited());
+    now_ = 600'000'000;
+    give(Tick{});
+    ASSERT_EQ(reports<WorkerFailed>().size(), 1U);
+    EXPECT_EQ(reports<WorkerFailed>()[0].why, "a computation took longer than 600 s");
+    EXPECT_TRUE(core_.exited());
+}
+
 TEST_F(WorkerCoreTest, AnErrorInTheNumbersIsReported) {
     begin();
     ComputeResult failed;

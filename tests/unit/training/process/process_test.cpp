@@ -113,6 +113,7 @@ TEST_F(Processes, TerminateEndsAWorkerCleanly) {
     cluster.signal({0, 1}, SIGTERM);
     EXPECT_EQ(WEXITSTATUS(cluster.exit_status(pid)), 143);
     ASSERT_TRUE(cluster.wait_for_deaths(1));
+    EXPECT_EQ(cluster.record().deaths[0].why, "it gave up: it was told to terminate");
     const std::int64_t step = std::ssize(cluster.record().losses);
     EXPECT_TRUE(cluster.wait_for_step(step + 5)) << cluster.phase();
 }
