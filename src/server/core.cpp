@@ -108,7 +108,13 @@ Result<Caller> authorize(Core& core, const grpc::ServerContext& context, Verb ve
 }
 
 CallRecord::CallRecord(Core& core, Verb verb)
-    : core_(core), verb_(verb), begun_us_(core.env.clock.steady_us()) {}
+    : core_(core), verb_(verb), begun_us_(core.env.clock.steady_us()) {
+    core_.calls.fetch_add(1, std::memory_order_relaxed);
+}
+
+CallRecord::~CallRecord() {
+    core_.calls.fetch_sub(1, std::memory_order_acq_rel);
+}
 
 grpc::Status CallRecord::finish(const Result<>& result, grpc::ServerContext* context) {
     const VerbMetrics& metrics = metrics_of(verb_);

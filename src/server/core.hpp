@@ -45,6 +45,9 @@ struct Core {
     std::unique_ptr<PlacementLoop> placement;
     std::unique_ptr<AgentHub> agents;
     std::unique_ptr<TrainingHub> training;
+    /// Calls being served. gRPC waits for its handlers at shutdown; that the last of them is out of
+    /// our code is known from here.
+    std::atomic<int> calls{0};
     /// Calls that wait (Wait, Logs -f), by user: each holds a thread.
     std::mutex waiting_mutex;
     std::map<std::string, int> waiting;
@@ -61,6 +64,9 @@ Result<Caller> authorize(Core& core, const grpc::ServerContext& context, Verb ve
 class CallRecord {
   public:
     CallRecord(Core& core, Verb verb);
+    ~CallRecord();
+    CallRecord(const CallRecord&) = delete;
+    CallRecord& operator=(const CallRecord&) = delete;
     grpc::Status finish(const Result<>& result, grpc::ServerContext* context);
 
   private:

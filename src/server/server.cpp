@@ -302,6 +302,8 @@ void Server::State::stop() {
         // Calls under way may end; streams are then cut: clients see `unavailable`.
         grpc_server->Shutdown(std::chrono::system_clock::now() + kGraceForCalls);
         grpc_server->Wait();
+        HOLD_CHECK(core.calls.load(std::memory_order_acquire) == 0,
+                   "gRPC's Wait returns after the last handler");
     }
     subscription.cancel();
     core.store.reset();
