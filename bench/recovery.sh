@@ -25,6 +25,7 @@ summary() {
 }
 
 work=$(mktemp -d)
+chmod 0711 "$work" # tasks run as another user when this is root
 trap 'rm -rf "$work"' EXIT
 printf '%-10s %-22s %5s %10s %10s %10s\n' fault measure runs min median max
 for fault in "${faults[@]}"; do
