@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <filesystem>
 #include <vector>
 
 #include <poll.h>
@@ -291,6 +292,7 @@ LaunchSpec AgentLoop::spec_of(const v1::StartTask& start) const {
     spec.env["HOLDFAST_JOB"] = std::to_string(start.job());
     spec.env["HOLDFAST_TASK"] = std::to_string(start.task());
     spec.env["HOLDFAST_LEASE"] = std::to_string(start.lease());
+    spec.env["HOLDFAST_STATE"] = std::filesystem::absolute(options_.state_dir).string();
     if (start.training_worker()) {
         spec.run.clear();
         spec.program = options_.libexec_dir + "/hold-train";

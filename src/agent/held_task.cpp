@@ -329,8 +329,12 @@ bool HeldTask::kill_leftovers() {
         return false;
     }
     const auto account = account_of(spec_.user);
-    const std::vector<std::string> marks = {fmt::format("HOLDFAST_TASK={}", spec_.task),
-                                            fmt::format("HOLDFAST_LEASE={}", spec_.lease)};
+    std::vector<std::string> marks = {fmt::format("HOLDFAST_TASK={}", spec_.task),
+                                      fmt::format("HOLDFAST_LEASE={}", spec_.lease)};
+    // Another cluster on this machine counts its tasks and leases from 1, too.
+    if (const auto state = spec_.env.find("HOLDFAST_STATE"); state != spec_.env.end()) {
+        marks.push_back("HOLDFAST_STATE=" + state->second);
+    }
     const auto leader = read_process(launcher_.pid);
     // The number of a session stays taken while a member lives; a leader of another age means that
     // all members died and the number came round.
