@@ -404,7 +404,7 @@ class TlsServerTest : public ServerTest {
 };
 
 TEST_F(TlsServerTest, TcpNeedsTlsAndAToken) {
-    const std::string address = "localhost:" + std::to_string(server_->port());
+    const std::string address = "127.0.0.1:" + std::to_string(server_->port());
     const auto info = [&](const std::shared_ptr<grpc::Channel>& channel,
                           const std::string& secret) {
         const auto stub = v1::System::NewStub(channel);
