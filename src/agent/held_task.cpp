@@ -357,7 +357,8 @@ bool HeldTask::kill_leftovers() {
 }
 
 void HeldTask::end_without_record() {
-    ExitRecord record = {.state = "failed",
+    // Not the task's doing: `lost`, so that its job's `recovery` decides.
+    ExitRecord record = {.state = "lost",
                          .exit_code = kKilled,
                          .signal = SIGKILL,
                          .start_us = launcher_.start_us,
@@ -370,6 +371,7 @@ void HeldTask::end_without_record() {
         record.reason = "the node was restarted while the task ran";
     } else if (auto said = read_at(folder_.get(), kLauncherLogFile, kRecordBytesMax);
                said && !said->empty()) {
+        record.state = "failed";
         record.reason = "its launcher failed: " + said->substr(0, kComplaintBytesMax);
         record.exit_code = kStartFailed;
         record.signal = 0;

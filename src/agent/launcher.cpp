@@ -140,7 +140,7 @@ Result<> run_task(int folder, const LaunchSpec& spec, ExitFile& exit_file) {
     if (exists_at(folder, kExitFile)) {
         return {};
     }
-    ExitRecord ended = {.state = "failed",
+    ExitRecord ended = {.state = "lost",  // not the task's doing: its job's `recovery` decides
                         .exit_code = kSignalledBase + SIGKILL,
                         .signal = SIGKILL,
                         .end_us = real_env().clock.wall_us(),

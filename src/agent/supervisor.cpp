@@ -282,7 +282,7 @@ ExitRecord Supervisor::verdict() const {
         record.state = "cancelled";
         record.reason = stop_->reason;
     } else if (launcher_died_) {
-        record.state = "failed";
+        record.state = "lost";  // not the task's doing: its job's `recovery` decides
         record.reason = "its launcher was killed, so the task was ended";
     } else if (record.signal != 0) {
         record.state = "failed";

@@ -272,7 +272,8 @@ Result<ExitRecord> exit_record_from(const std::string& text) {
     fields.take("reason", record.reason);
     fields.take("lost_bytes", record.lost_bytes);
     HOLD_TRY(fields.finish());
-    static const std::set<std::string> kStates = {"completed", "failed", "cancelled", "timeout"};
+    static const std::set<std::string> kStates = {"completed", "failed", "cancelled", "timeout",
+                                                  "lost"};
     if (!kStates.contains(record.state)) {
         return fail(Errc::invalid_argument, "{} has the unknown state `{}`", kExitFile,
                     record.state);

@@ -83,7 +83,7 @@ struct StopRequest {
 
 /// How a task ended.
 struct ExitRecord {
-    std::string state = {};  ///< completed | failed | cancelled | timeout
+    std::string state = {};  ///< completed | failed | cancelled | timeout | lost
     int exit_code = 0;       ///< 128 + signal where a signal ended it; 126: could not be started
     int signal = 0;
     std::int64_t start_us = 0;  ///< 0: it never ran

@@ -64,6 +64,9 @@ Result<> apply_status(store::Tx& tx, NodeId node, const v1::TaskStatus& status,
         if (status.state() == "running") {
             return services::task_started(inner, task, lease, status.pid());
         }
+        if (status.state() == "lost") {
+            return services::lease_lost(inner, task, lease, status.reason().substr(0, 1024));
+        }
         services::TaskEnd end;
         end.state = status.state();
         end.exit_code = status.exit_code();

@@ -287,7 +287,7 @@ TEST_F(AgentProcess, NeverAdoptsARecycledNumber) {
     record.pid = ::getpid();
     std::ofstream(folder(1, 10) / kLauncherFile) << to_json(record);
     const auto second = agent();
-    const v1::TaskStatus status = server.status(1, 10, "failed");
+    const v1::TaskStatus status = server.status(1, 10, "lost");
     EXPECT_EQ(status.reason(), "its launcher was killed, so the task was ended");
 }
 
@@ -304,7 +304,7 @@ TEST_F(AgentProcess, SaysSoWhenTheNodeRestarted) {
     record.boot_id = "another-boot";
     std::ofstream(folder(1, 10) / kLauncherFile) << to_json(record);
     const auto second = agent();
-    EXPECT_EQ(server.status(1, 10, "failed").reason(), "the node was restarted while the task ran");
+    EXPECT_EQ(server.status(1, 10, "lost").reason(), "the node was restarted while the task ran");
 }
 
 TEST_F(AgentProcess, AFolderWithoutLauncherIsForgotten) {
@@ -364,14 +364,14 @@ TEST_F(AgentProcess, AServerThatFallsSilentIsLeft) {
     EXPECT_EQ(again.name(), "n1");
 }
 
-TEST_F(AgentProcess, KilledLauncherFailsTheTask) {
+TEST_F(AgentProcess, KilledLauncherLosesTheTask) {
     const auto running = agent();
     server.start_task(
         task(1, 10, "setsid sleep 1000 & echo $! > " + open_file("pid") + "; sleep 1000"));
     const auto pid = static_cast<pid_t>(server.status(1, 10, "running").pid());
     ASSERT_TRUE(eventually([&] { return !read_text(open_file("pid")).empty(); }));
     ::kill(pid, SIGKILL);
-    const v1::TaskStatus status = server.status(1, 10, "failed");
+    const v1::TaskStatus status = server.status(1, 10, "lost");
     EXPECT_EQ(status.signal(), SIGKILL);
     EXPECT_EQ(status.reason(), "its launcher was killed, so the task was ended");
     EXPECT_FALSE(is_alive(std::stoi(read_text(open_file("pid")))));
@@ -385,7 +385,7 @@ TEST_F(AgentProcess, KilledGroupAndItsStraysAreFound) {
     const auto pid = static_cast<pid_t>(server.status(1, 10, "running").pid());
     ASSERT_TRUE(eventually([&] { return !read_text(open_file("pid")).empty(); }));
     ::kill(-pid, SIGKILL);  // launcher and supervisor at once
-    (void)server.status(1, 10, "failed");
+    (void)server.status(1, 10, "lost");
     EXPECT_FALSE(is_alive(std::stoi(read_text(open_file("pid")))))
         << "a process in a session of its own is found by its lease";
 }

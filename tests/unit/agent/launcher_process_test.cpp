@@ -206,7 +206,7 @@ TEST_F(LauncherProcess, KillingTheLauncherEndsTheTask) {
     EXPECT_EQ(launcher.wait(), 128 + SIGKILL);
     EXPECT_TRUE(eventually([&] { return fs::exists(folder / kExitFile); }));
     const ExitRecord record = record_of(folder);
-    EXPECT_EQ(record.state, "failed");
+    EXPECT_EQ(record.state, "lost");
     EXPECT_EQ(record.signal, SIGKILL);
     EXPECT_EQ(record.reason, "its launcher was killed, so the task was ended");
     EXPECT_TRUE(all_gone(pids));
@@ -225,7 +225,7 @@ TEST_F(LauncherProcess, KillingTheSupervisorEndsTheTask) {
     }
     EXPECT_EQ(launcher.wait(), 0);
     const ExitRecord record = record_of(folder);
-    EXPECT_EQ(record.state, "failed");
+    EXPECT_EQ(record.state, "lost");
     EXPECT_EQ(record.signal, SIGKILL);
     EXPECT_GT(record.start_us, 0);
     EXPECT_TRUE(all_gone(pids));

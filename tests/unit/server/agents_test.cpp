@@ -108,6 +108,23 @@ TEST_F(AgentsTest, StaleAndForeignReportsChangeNothing) {
     EXPECT_EQ(job(id).state(), "completed");
 }
 
+TEST_F(AgentsTest, ATaskWhoseProcessesAreLostIsQueuedAgain) {
+    FakeAgent agent(*agents_, {});
+    ASSERT_TRUE(agent.registered());
+    const std::int64_t id = submit(sleeper());
+    const auto first = agent.next_start();
+    ASSERT_TRUE(first);
+    ASSERT_TRUE(agent.report(*first, "running"));
+    ASSERT_TRUE(agent.report(*first, "lost"));
+    const auto second = agent.next_start();
+    ASSERT_TRUE(second);
+    EXPECT_EQ(second->task(), first->task());
+    EXPECT_GT(second->lease(), first->lease());
+    EXPECT_EQ(job(id).restarts(), 1);
+    EXPECT_TRUE(agent.report(*first, "lost"));  // said again: nothing changes
+    EXPECT_EQ(job(id).restarts(), 1);
+}
+
 TEST_F(AgentsTest, AReconnectingAgentKeepsItsTasks) {
     auto agent = std::make_unique<FakeAgent>(*agents_, FakeAgent::Setup{});
     ASSERT_TRUE(agent->registered());
