@@ -56,7 +56,7 @@ eventually() {
 start_server() { # [flags…]
     "$BIN/hold" server --data "$WORK/server" --socket "$WORK/hold.sock" "$@" >>"$WORK/server.log" 2>&1 &
     pids[server]=$!
-    eventually 20 '.' hold nodes --json
+    eventually 20 '"nodes"' hold nodes --json
 }
 
 start_agent() { # NAME [flags…]
